@@ -27,7 +27,7 @@ from benchmarks.suites.graph_summary import (
     workload_cases,
 )
 from benchmarks.suites.malloc_summary import Found, bound_of, played
-from loadmaster.graph.auto import FUSERS, PLACERS, SCHEDULERS, SEARCHES
+from loadmaster.graph.search import FUSERS, PLACERS, SCHEDULERS, SEARCHES
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "graph.json"

@@ -28,7 +28,8 @@ from benchmarks.suites.fit_ways import OURS, RATE, Case, NotHere, TooSmall, Way,
 from loadmaster.execute import own_allocator
 
 WARMUPS, REPEATS, LEAST_REPEATS = 2, 5, 3
-OWN_WARMUPS = 5
+OWN_WARMUPS = 9
+REST_SECONDS = 1.5
 SLOW_SECONDS = 1.5
 """Passes that take longer are repeated less often."""
 LEFT_OVER = 2**26
@@ -325,6 +326,9 @@ class Worker:
     def _timed(self, work: Work, repeats: int) -> tuple[list[float], list[float]]:
         """A sample of what the passes gave, and the seconds of each pass after the warm-ups. In training the sample
         is the loss of each warm-up."""
+        if self.is_cuda and repeats:
+            self._wait()
+            time.sleep(REST_SECONDS)  # a device that was busy before is slower: all begin alike
         sample: list[float] = []
         longest = 0.0
         for number in range(WARMUPS if repeats else 1):
@@ -389,7 +393,7 @@ class Worker:
         fit_seconds = time.perf_counter() - began
         work, where = _callable(fitted, case.inputs, inputs, optimizer, self.spec.training)
         sample, _ = self._timed(work, LEAST_REPEATS)  # of the first steps, as the others' is
-        for _ in range(OWN_WARMUPS):  # results move to the device, then a CUDA graph is recorded
+        for _ in range(OWN_WARMUPS):  # results move to the device, then both ways to call are tried
             work()
             fitted.fitted.wait_for_plan(self.settings.wait_for_plan)
         self._wait()

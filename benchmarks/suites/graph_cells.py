@@ -10,8 +10,8 @@ from typing import Any
 from benchmarks.suites.order import TRAINING
 from benchmarks.suites.problems import make_as
 from loadmaster.graph import TASKS, Base, GraphOptimization
-from loadmaster.graph.auto import CONSTRUCTIVE, FUSERS, PLACERS, SCHEDULERS, SEARCHES
 from loadmaster.graph.go.cases import synthetic_case
+from loadmaster.graph.search import CONSTRUCTIVE, FUSERS, PLACERS, SCHEDULERS, SEARCHES
 from loadmaster.machine import Machine, load_machine
 from loadmaster.program import Program
 from loadmaster.program.models import load_model
@@ -36,40 +36,20 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "no-attention": {"attention": False},
     "no-modulation": {"modulation": False},
     "no-messages": {"rounds": 0},
-    "no-hints": {"hints": False},
-    "no-imitation": {"imitation": 0.0},
-    "cold": {"warm_start": "none"},
     "graph-ratio": {"ratio": "graph"},
 }
-"""What is left out of a policy that learns on one graph."""
+"""What is left out of the published GO."""
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "anneal-seeded": ("anneal", {"start": "seeds"}),
     "brkga-seeded": ("brkga", {"start": "seeds"}),
-    "go+anneal-unlearned": ("go+anneal", {"prior": "seeds"}),
-    "go+brkga-unlearned": ("go+brkga", {"prior": "seeds"}),
-    "go-likeliest": ("go", {"mode": "zero-shot", "greedy_samples": 0}),
-    "go-zero-shot": ("go", {"mode": "zero-shot"}),
-    "go-one": ("go", {"mode": "one", "init": "scratch"}),
-    "go-paper": ("go", {"mode": "one", "init": "scratch", "profile": "paper"}),
-    **{
-        f"go-one-{name}": ("go", {"mode": "one", "init": "scratch", **changed})
-        for name, changed in ABLATIONS.items()
-    },
+    **{f"paper-{name}": ("paper", changed) for name, changed in ABLATIONS.items()},
 }
-"""Name in the table -> solver and its options. `-unlearned`: the same search without the policy."""
+"""Name in the table -> solver and its options."""
 SECONDS = 60.0
-STEERED = ("go+anneal", "go+brkga")
-BY_SECONDS = ("anneal", *SEEDED, "go+anneal-unlearned", *STEERED)
+BEST = ("large-neighbourhood", "annealing-chains", "go")
+BY_SECONDS = ("anneal", *SEEDED, *BEST)
 ABLATED, ABLATION_BUDGET = ("txl-2", "wavenet-2x9"), 700
-APART = "go-one-apart"
-"""As `go-one`, one task at a time."""
-TUNED, TUNED_BUDGET = (
-    ("inception-b32", "wavenet-2x9", "txl-8", "wavenet-4x9", "inception-b64", "moe"),
-    3_300,
-)
-"""Where 50 updates of the trained policy meet training from scratch; the last four are held out."""
 SYNTHETIC_SEEDS = 5
-ZERO_SHOT = ("go-likeliest", "go-zero-shot")
 _TRIED = (*SEARCHES, *SEEDED)
 
 Loader = Callable[[], tuple[Program, Machine]]
@@ -84,7 +64,7 @@ class GraphCell:
     machine: str
     tasks: tuple[str, ...] = TASKS
     base: Base = field(default_factory=Base)
-    solvers: tuple[str, ...] = (*SCHEDULERS, *FUSERS, *PLACERS, "classical", *_TRIED, *ZERO_SHOT, *STEERED)
+    solvers: tuple[str, ...] = (*SCHEDULERS, *FUSERS, *PLACERS, "classical", *_TRIED, *BEST)
     budget: int | None = None
     """None: by the number of ops."""
     seconds: float | None = None
@@ -116,7 +96,7 @@ def placement_cell(case: str, loads: Loader, machine: str, **more: Any) -> Graph
         machine,
         ("placement",),
         Base(fusion="none", schedule="fifo"),
-        (*PLACERS, *_TRIED, *PEERS, *ZERO_SHOT, *STEERED),
+        (*PLACERS, *_TRIED, *PEERS, *BEST),
         **more,
     )
 
@@ -140,7 +120,7 @@ def _cells() -> list[GraphCell]:
         )
     for model in ABLATED:
         machine = MODELS[model].machine
-        ablated = ("go", "go-one", "go-paper", APART, *(f"go-one-{name}" for name in ABLATIONS))
+        ablated = ("go", "paper", *(f"paper-{name}" for name in ABLATIONS))
         cells.append(
             GraphCell(
                 f"ablation/{model}",
@@ -148,17 +128,6 @@ def _cells() -> list[GraphCell]:
                 machine,
                 solvers=ablated,
                 budget=ABLATION_BUDGET,
-            )
-        )
-    for model in TUNED:
-        machine = MODELS[model].machine
-        cells.append(
-            GraphCell(
-                f"tuned/{model}",
-                partial(named, model, machine),
-                machine,
-                solvers=("go-zero-shot", "go", "go-one"),
-                budget=TUNED_BUDGET,
             )
         )
     for family in TEST_FAMILIES:

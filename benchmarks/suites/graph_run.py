@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.suites import Options, Row
-from benchmarks.suites.graph_apart import Apart
-from benchmarks.suites.graph_cells import APART, ONCE, OPTIONS, PEERS, GraphCell
+from benchmarks.suites.graph_cells import ONCE, OPTIONS, PEERS, GraphCell
 from loadmaster.errors import LoadmasterError, MissingPackage, require
 from loadmaster.graph import GraphOptimization
-from loadmaster.graph.auto import BY_CLOCK, CONSTRUCTIVE
+from loadmaster.graph.search import BY_CLOCK, CONSTRUCTIVE
 from loadmaster.plan import Plan
 from loadmaster.planner import solve_checked
 from loadmaster.search.registry import make_labelled, solver_labels
@@ -128,8 +127,6 @@ def moved(problem: GraphOptimization, plan: Plan) -> dict[str, Any]:
 
 def _made(name: str) -> Solver | str:
     """The solver, or why there is none here."""
-    if name == APART:
-        return Apart(name, *OPTIONS["go-one"])
     solver, options = OPTIONS.get(name, (name, {}))
     if solver not in (*solver_labels("graph"), *PEERS):
         return f"there is no solver '{solver}'"

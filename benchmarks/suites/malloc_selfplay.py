@@ -43,7 +43,7 @@ def self_play(moves: int, seed: int) -> Iterator[Row]:
     platform = jax.default_backend()
     settings = Settings().on(platform)
     rows, simulations = settings.games or 1, settings.simulations or 0
-    problem = MallocGame(load_model(MODEL), load_machine(MACHINE))
+    problem = MallocGame(load_model(MODEL), load_machine(MACHINE), starts="hidden")
     network = make_network(jax.random.key(seed), settings)
     style = Style(Search(keep_only(settings, SEARCHING)), simulations, settings.gumbel_scale)
     games = whole_games([problem], rows)

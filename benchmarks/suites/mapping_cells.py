@@ -254,7 +254,13 @@ _PARTS = _all()
 CELLS: dict[str, Cell] = {cell.case: cell for cells in _PARTS.values() for cell in cells}
 NINE = tuple(cell.case for cell in _nine())
 ROOM = tuple(cell.case for cell in _room())
-PAPER_CELLS = ("resnet50/nnp-i-half", "resnet101/nnp-i", "room/resnet50-batch4/nnp-i")
+PAPER_CELLS = (
+    "resnet50/nnp-i",
+    "resnet101/nnp-i",
+    "bert/nnp-i",
+    "resnet50/nnp-i-half",
+    "room/resnet50-batch4/nnp-i",
+)
 
 Part = tuple[tuple[str, ...], tuple[str, ...], int]
 """Cases, solvers (none: those of the cell), seeds."""

@@ -18,11 +18,22 @@ class NobodyHasRoom(Exception):
 
 
 class Slow:
-    """`room` [memories]; `engines`, `ahead`: as in the native placers."""
+    """`room` [memories]; what counts when a device is chosen, in thousandths: of transfers, of later ones, of
+    the work on a device, and of the time for which transfers wait for each other."""
 
-    def __init__(self, problem: GraphOptimization, room: list[int], engines: bool, ahead: int) -> None:
+    def __init__(
+        self,
+        problem: GraphOptimization,
+        room: list[int],
+        *,
+        transfer: int = 1000,
+        ahead: int = 0,
+        load: int = 0,
+        wait: int = 0,
+    ) -> None:
         program, machine = problem.program, problem.machine
-        self.problem, self.room, self.engines, self.ahead = problem, list(room), engines, ahead
+        self.problem, self.room = problem, list(room)
+        self.transfer, self.ahead, self.load, self.wait = transfer, ahead, load, wait
         self.devices = range(problem.devices)
         self.near = [machine.home.index(machine.home[d]) for d in self.devices]
         nodes = problem.node_op.tolist()
@@ -101,7 +112,7 @@ class Slow:
             return self.device[self.group[self.writer[tensor]]]
         return self.device[self.home[tensor]] if tensor in self.home else -1
 
-    def arrival(self, tensor: int, at: int) -> int:
+    def arrival(self, tensor: int, at: int, transfer: int = 1000) -> int:
         made = self.end[self.writer[tensor]] if tensor in self.writer else 0
         source = self.source(tensor)
         if source < 0 or self.near[source] == self.near[at]:
@@ -109,13 +120,14 @@ class Slow:
         if (tensor, self.near[at]) in self.arrived:
             return self.arrived[tensor, self.near[at]]
         link = self.link(source, at)
-        if self.engines and link is not None:
-            made = max([made, *(self.engine_free.get(engine, 0) for engine in link.engines)])
-        return min(FOREVER, made + self.move(tensor, source, at))
+        if self.wait and link is not None:
+            free = max([made, *(self.engine_free.get(engine, 0) for engine in link.engines)])
+            made += -(-(free - made) * self.wait // 1000)
+        return min(FOREVER, made + -(-self.move(tensor, source, at) * transfer // 1000))
 
-    def ready(self, step: int, at: int) -> int:
+    def ready(self, step: int, at: int, transfer: int = 1000) -> int:
         free = [self.end[user] for user in self.users[step]]  # 0: not put yet
-        return max([self.arrival(t, at) for t in self.reads[step]] + free, default=0)
+        return max([self.arrival(t, at, transfer) for t in self.reads[step]] + free, default=0)
 
     def can(self, group: int, at: int) -> bool:
         return all(self.time[s][at] >= 0 for s in self.steps if self.group[s] == group)
@@ -140,7 +152,7 @@ class Slow:
                 there = self.device[other]
                 if there >= 0 and self.near[there] != self.near[at]:
                     total += self.mean_move(t)
-        return -(-total * self.ahead // 100)
+        return -(-total * self.ahead // 1000)
 
     def put(self, step: int, at: int, start: int) -> None:
         for g in [self.group[step], *sorted(self.drawn(step, at))]:
@@ -153,8 +165,10 @@ class Slow:
                 continue
             self.arrived[t, self.near[at]] = self.arrival(t, at)
             link = self.link(source, at)
-            for engine in link.engines if link is not None and self.engines else ():
-                self.engine_free[engine] = self.arrived[t, self.near[at]]
+            for engine in link.engines if link is not None and self.wait else ():
+                self.engine_free[engine] = max(
+                    self.engine_free.get(engine, 0), self.arrived[t, self.near[at]]
+                )
         self.end[step] = min(FOREVER, start + self.time[step][at])
 
     def allowed(self, step: int) -> list[int]:
@@ -167,8 +181,20 @@ class Slow:
             raise NobodyHasRoom
         return found
 
+    def counted_load(self, group: int, at: int) -> int:
+        there = [g for g in range(len(self.device)) if self.device[g] == at or g == group]
+        work = sum(self.time[s][at] for s in self.steps if self.group[s] in there and self.time[s][at] > 0)
+        return -(-work * self.load // 1000)
+
     def heft(self) -> list[int]:
-        rank = self.levels(True)
+        return self.repair([-1] * len(self.device), self.levels(True))
+
+    def repair(self, given: list[int], rank: list[int], bias: list[list[float]] | None = None) -> list[int]:
+        """Steps by falling rank; groups whose device is given, not -1, stay there."""
+        for group, device in enumerate(given):
+            if device >= 0:
+                self.device[group] = device
+                self.room[self.problem.machine.home[device]] -= self.bytes[group]
         busy: list[list[tuple[int, int]]] = [[] for _ in self.devices]
         done: set[int] = set()
         waiting = list(self.steps)
@@ -177,21 +203,29 @@ class Slow:
             step = min((s for s in waiting if done.issuperset(self.before[s])), key=lambda s: (-rank[s], s))
             waiting.remove(step)
             done.add(step)
-            new = self.device[self.group[step]] < 0
-            best = None
+            group, best = self.group[step], None
+            new = self.device[group] < 0
             for d in self.allowed(step):
-                start, length = self.ready(step, d), self.time[step][d]
-                for begin, end in sorted(busy[d]):
-                    if end > start and begin - start < length:
-                        start = end
-                cost = min(FOREVER, start + length) + (self.later_moves(self.group[step], d) if new else 0)
+                cost: float = self._end(step, d, busy[d], self.transfer if new else 1000)[1]
+                if new:
+                    cost += self.later_moves(group, d) + self.counted_load(group, d)
+                    cost -= bias[group][d] if bias else 0
                 if best is None or cost < best[0]:
-                    best = (cost, d, start)
+                    best = (cost, d)
             assert best is not None
-            _, d, start = best
+            d = best[1]
+            start, end = self._end(step, d, busy[d], 1000)
             self.put(step, d, start)
-            busy[d].append((start, start + self.time[step][d]))
+            busy[d].append((start, end))
         return self.device
+
+    def _end(self, step: int, at: int, busy: list[tuple[int, int]], transfer: int) -> tuple[int, int]:
+        """Start and end of a step in the first gap that is long enough."""
+        start, length = self.ready(step, at, transfer), self.time[step][at]
+        for begin, end in sorted(busy):
+            if end > start and begin - start < length:
+                start = end
+        return start, min(FOREVER, start + length)
 
     def earliest_start(self) -> list[int]:
         level, free = self.levels(False), [0] * len(self.devices)

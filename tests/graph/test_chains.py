@@ -1,11 +1,8 @@
-"""Chains of annealing and the searches that GO steers."""
+"""Chains of annealing."""
 
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,22 +11,16 @@ from generate_graph import random_graph, roomy
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import TASKS, UNFIT, Base, GraphOptimization
 from loadmaster.graph.anneal import make_children, renamed
-from loadmaster.graph.go.graph import SCHEMA
-from loadmaster.graph.go.network import make_network
-from loadmaster.graph.go.prior import seeds_prior
-from loadmaster.graph.go.search import likely
-from loadmaster.graph.go.settings import Shape
-from loadmaster.graph.moves import SteeredMoves
+from loadmaster.graph.moves import FittedMoves
 from loadmaster.graph.pipeline import WORST, Fitting, constructive, variants
-from loadmaster.graph.search import Genes, random_vectors
-from loadmaster.learn.policies import policy_arrays, save_policy
+from loadmaster.graph.search import random_vectors
 from loadmaster.machine import load_machine
 from loadmaster.program.models import load_model
 from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Solution, solve
 from search.conformance import conforms
 
-STEERED = ("go+anneal", "go+brkga")
+NAME = "annealing-chains"
 TASK_SETS = [tasks for count in (1, 2, 3) for tasks in itertools.combinations(TASKS, count)]
 
 
@@ -45,15 +36,13 @@ def _recurrent(**about: object) -> GraphOptimization:
 def _solved(
     problem: GraphOptimization, name: str, evaluations: int, seed: int = 0, **options: object
 ) -> Solution:
-    options = {"prior": "seeds", **options} if name in STEERED else options
     return solve(make_labelled("graph", name, options), problem, Budget(evaluations), seed)
 
 
-@pytest.mark.parametrize("name", STEERED)
 @pytest.mark.parametrize("tasks", [TASKS, ("placement",), ("schedule",)])
-def test_steered_searches_conform(name: str, tasks: tuple[str, ...]) -> None:
+def test_chains_conform(tasks: tuple[str, ...]) -> None:
     conforms(
-        lambda: make_labelled("graph", name, {"prior": "seeds"}),
+        lambda: make_labelled("graph", NAME, {"neighbourhoods": 60}),
         _recurrent(tasks=tasks),
         evaluations=(1, 2, 400),
         seconds=0.5,
@@ -61,16 +50,17 @@ def test_steered_searches_conform(name: str, tasks: tuple[str, ...]) -> None:
     )
 
 
-@pytest.mark.parametrize("name", STEERED)
-def test_the_number_of_threads_changes_nothing(name: str) -> None:
+def test_the_number_of_threads_changes_nothing() -> None:
     for seed in range(3):
         problem = _recurrent() if seed == 0 else _problem(seed)
-        one, two, three = (_solved(problem, name, 700, seed, threads=t, chains=5) for t in (1, 2, 3))
+        one, two, three = (
+            _solved(problem, NAME, 700, seed, threads=t, chains=5, neighbourhoods=100) for t in (1, 2, 3)
+        )
         assert one.value == two.value == three.value
         assert np.array_equal(one.decision, two.decision) and np.array_equal(one.decision, three.decision)
 
 
-@pytest.mark.parametrize("name", [*STEERED, "auto"])
+@pytest.mark.parametrize("name", [NAME, "auto"])
 @pytest.mark.parametrize("tasks", TASK_SETS)
 def test_never_worse_than_any_constructive_plan(name: str, tasks: tuple[str, ...]) -> None:
     for seed in range(3):
@@ -84,7 +74,10 @@ def test_never_worse_than_any_constructive_plan(name: str, tasks: tuple[str, ...
 def test_chains_beat_one_chain() -> None:
     """At equal evaluations; other seeds differ by less than what they gain here."""
     problem = GraphOptimization(load_model("rnnlm-2"), load_machine("p100x2"))
-    one, many = _solved(problem, "anneal", 1500, start="seeds"), _solved(problem, "go+anneal", 1500)
+    one, many = (
+        _solved(problem, "anneal", 1500, start="seeds"),
+        _solved(problem, NAME, 1500, neighbourhoods=0),
+    )
     assert one.value is not None and many.value is not None and many.value < 0.95 * one.value
 
 
@@ -94,10 +87,9 @@ def test_they_find_their_way_to_plans_that_fit() -> None:
     capacity = int(0.8 * max(free.simulator.run(free.plan(free.vector())).memory_peak.tolist()))
     machine = load_machine(f"p100x2:hbm0={capacity},hbm1={capacity}")
     problem = GraphOptimization(program, machine, base=Base(placement="single"))
-    for name in STEERED:
-        solution = _solved(problem, name, 400)
-        assert solution.value is not None and solution.value < UNFIT
-        assert not problem.violations(problem.plan(solution.decision))
+    solution = _solved(problem, NAME, 400)
+    assert solution.value is not None and solution.value < UNFIT
+    assert not problem.violations(problem.plan(solution.decision))
 
 
 def test_fitted_fusion_stays_within_devices() -> None:
@@ -145,12 +137,12 @@ def test_children_have_two_parents() -> None:
         assert make_children(problem, rng, parents, 5, alike=True).shape == (5, problem.width)
 
 
-def test_steered_moves_stay_within_their_parts() -> None:
+def test_fitted_moves_stay_within_their_parts() -> None:
     for seed, tasks in enumerate(TASK_SETS * 2):
         problem, rng = _problem(seed, tasks), np.random.default_rng(seed)
         plans = constructive(Meter(problem, Budget()), problem)
         legal = plans.values < WORST
-        moves = SteeredMoves(problem, seeds_prior(problem, plans.vectors, plans.values))
+        moves = FittedMoves(problem)
         if not moves or not legal.any():
             continue
         standing = plans.vectors[int(plans.values.argmin())]
@@ -170,7 +162,7 @@ def test_what_is_cut_short_could_not_have_been_accepted() -> None:
     cut = 0
     for seed in range(40):
         problem, rng = _problem(seed, TASK_SETS[seed % len(TASK_SETS)]), np.random.default_rng(seed)
-        moves = SteeredMoves(problem)
+        moves = FittedMoves(problem)
         if not moves or problem.evaluate(problem.vector()) is None:
             continue
         climbs = problem.climb(), problem.climb()
@@ -189,50 +181,15 @@ def test_what_is_cut_short_could_not_have_been_accepted() -> None:
     assert cut > 100
 
 
-def test_chromosomes_follow_the_prior() -> None:
-    problem, rng = _recurrent(), np.random.default_rng(0)
-    vectors = random_vectors(problem, rng, 1)
-    prior, genes = seeds_prior(problem, vectors, np.array([5])), Genes(problem)
-    keys = likely(genes, prior)(rng, 200)
-    assert keys.min() >= 0 and keys.max() <= 1
-    affinity = keys[:, genes.affinities].mean(axis=0).reshape(problem.groups, problem.devices)
-    assert np.abs(affinity - prior.device).max() < 0.15
-    at = problem.part("device")
-    assert (genes.decoded(keys)[:, at] == vectors[0, at]).mean() > 0.9
-
-
 def test_wrong_options_are_refused() -> None:
     with pytest.raises(LoadmasterError, match="0 chains"):
-        make_labelled("graph", "go+anneal", {"chains": 0})
-    with pytest.raises(LoadmasterError, match="can't be read"):
-        _solved(_problem(3), "go+anneal", 300, prior="nowhere.npz")
+        make_labelled("graph", NAME, {"chains": 0})
+    with pytest.raises(LoadmasterError, match="-1 neighbourhoods"):
+        make_labelled("graph", NAME, {"neighbourhoods": -1})
 
 
-@pytest.mark.parametrize("name", STEERED)
-def test_a_policy_steers(name: str, tmp_path: Path) -> None:
-    """An untrained one: nothing gets worse than the plans that are known anyway."""
-    file = tmp_path / "policy.npz"
-    save_policy(file, policy_arrays(make_network(0, Shape())), {"schema": SCHEMA})
+def test_neighbourhoods_come_first() -> None:
+    """Within their share of the evaluations it is they that find the best."""
     problem = _recurrent()
-    known = _solved(problem, "classical", 10_000).value
-    solution = _solved(problem, name, 400, prior=str(file))
-    assert solution.metrics["prior"] == str(file)
-    assert known is not None and solution.value is not None and solution.value <= known
-    again = _solved(problem, name, 400, prior=str(file))
-    assert np.array_equal(solution.decision, again.decision)
-
-
-def test_they_need_no_jax() -> None:
-    """A policy decides with NumPy alone."""
-    code = (
-        "import sys\n"
-        "from loadmaster.graph import GraphOptimization\n"
-        "from loadmaster.graph.go.cases import synthetic_case\n"
-        "from loadmaster.search.registry import make_labelled\n"
-        "from loadmaster.search.solver import Budget, solve\n"
-        "problem = GraphOptimization(*synthetic_case('layered', 3))\n"
-        "for name in ('go+anneal', 'go+brkga', 'auto'):\n"
-        "    assert solve(make_labelled('graph', name), problem, Budget(150)).value is not None\n"
-        "assert 'jax' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    with_, without = (_solved(problem, NAME, 300, neighbourhoods=n).value for n in (200, 0))
+    assert with_ is not None and without is not None and with_ < without

@@ -56,7 +56,7 @@ def test_heft_is_the_plain_one(engines: bool, ahead: int) -> None:
         room = places.capacity
         if seed % 3 == 0:
             room = np.full_like(room, int(places.bytes.sum()) * 2 // 3 + 1)
-        slow = Slow(problem, room.tolist(), engines, ahead)
+        slow = Slow(problem, room.tolist(), ahead=10 * ahead, wait=1000 * engines)
         if not slow.comparable():
             continue
         try:
@@ -75,7 +75,7 @@ def test_earliest_start_is_the_plain_one(ahead: int) -> None:
         rng = np.random.default_rng([2, seed])
         problem = unfused(*random_graph(rng, 24), groups=("op", "auto")[seed % 2])
         places = Places(problem, problem.base_clusters)
-        slow = Slow(problem, [2**60] * len(places.capacity), False, ahead)
+        slow = Slow(problem, [2**60] * len(places.capacity), ahead=10 * ahead)
         room = np.array(slow.room)
         if np.any(problem.durations < 0):
             continue

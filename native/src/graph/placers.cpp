@@ -45,35 +45,92 @@ std::vector<i32> finished(const Placing& placing, Placed& placed) {
 
 }  // namespace
 
-std::vector<i32> heft(const Placing& placing, const i64* room, Outlook outlook) {
-  Placed placed(placing, room, outlook);
-  const std::vector<i64> rank = placing.levels(nullptr, true);
-  // Producers come first even where a rank is not larger than its reader's.
-  std::vector<i32> order = placing.order;
-  std::stable_sort(order.begin(), order.end(), [&](i32 a, i32 b) { return rank[a] > rank[b]; });
-  std::vector<Busy> busy(placing.devices);
-  for (const i32 step : order) {
-    const i32 given = placed.device[placing.group[step]];
+ListDecoder::ListDecoder(const Placing& placing) : placing_(placing) {
+  for (i32 number = 0; number < kOrders; ++number) {
+    std::vector<i32>& order = order_[number] = placing.order;
+    if (number == static_cast<i32>(Order::kProgram)) continue;
+    const std::vector<i64> rank =
+        placing.levels(nullptr, number == static_cast<i32>(Order::kRankWithTransfers));
+    // Producers come first even where a rank is not larger than its reader's.
+    std::stable_sort(order.begin(), order.end(), [&](i32 a, i32 b) { return rank[a] > rank[b]; });
+  }
+}
+
+Repaired ListDecoder::repair(const Repair& repair) const {
+  const Placing& p = placing_;
+  const Outlook& outlook = repair.outlook;
+  Placed placed(p, repair.room, outlook);
+  for (i32 g = 0; repair.device != nullptr && g < p.groups; ++g)
+    if (repair.device[g] >= 0) placed.decide(g, repair.device[g], [](i32) {});
+  std::vector<Busy> busy(p.devices);
+  Repaired found;
+  found.start.resize(p.graph.count);
+  for (const i32 step : order_[static_cast<i32>(repair.order)]) {
+    const i32 group = p.group[step], given = placed.device[group];
     i32 best = given;
-    i64 best_start = 0, best_end = kForever, best_cost = kForever;
+    i64 best_start = 0, best_end = kForever;
+    double best_cost = 0.0;
     const auto consider = [&](i32 d) {
-      const i64 length = std::max<i64>(0, placing.duration(step, d));
-      const i64 start = busy[d].gap(placed.ready(step, d), length), end = plus(start, length);
-      const i64 cost = given >= 0 ? end : plus(end, placed.later_moves(placing.group[step], d));
+      const i64 length = std::max<i64>(0, p.duration(step, d));
+      const i64 transfer = given >= 0 ? 1000 : outlook.transfer;
+      const i64 start = busy[d].gap(placed.ready(step, d, transfer), length), end = plus(start, length);
+      double cost = static_cast<double>(end);
+      if (given < 0) {
+        cost =
+            static_cast<double>(plus(plus(end, placed.later_moves(group, d)), placed.counted_load(group, d)));
+        if (repair.bias != nullptr) cost -= repair.bias[static_cast<std::size_t>(group) * p.devices + d];
+      }
       if (best >= 0 && best != d && cost >= best_cost) return;
       best = d, best_start = start, best_end = end, best_cost = cost;
     };
     if (given < 0) {
-      for (i32 d = 0; d < placing.devices; ++d)
-        if (placing.can(placing.group[step], d) && placed.fits(step, d)) consider(d);
-      if (best < 0) consider(placed.roomiest(placing.group[step]));
+      for (i32 d = 0; d < p.devices; ++d)
+        if (p.can(group, d) && placed.fits(step, d)) consider(d);
+      if (best < 0) consider(placed.roomiest(group));
     } else {
       consider(given);
     }
+    if (given < 0 && outlook.transfer != 1000) {  // it was chosen by other times than those that will be
+      const i64 length = std::max<i64>(0, p.duration(step, best));
+      best_start = busy[best].gap(placed.ready(step, best), length), best_end = plus(best_start, length);
+    }
     placed.put(step, best, best_start, [](i32) {});
+    found.start[step] = best_start;
+    found.makespan = std::max(found.makespan, best_end);
     if (best_end > best_start && best_end < kForever) busy[best].take(best_start, best_end - best_start);
   }
-  return finished(placing, placed);
+  found.transferred = placed.transferred();
+  found.end = placed.end;
+  found.device = finished(p, placed);
+  return found;
+}
+
+std::vector<i64> ListDecoder::latest_ends(const Repaired& repaired) const {
+  const Placing& p = placing_;
+  std::vector<i32> order = p.order;
+  // Backwards in time; among equal starts readers come before what they read.
+  std::stable_sort(order.begin(), order.end(),
+                   [&](i32 a, i32 b) { return repaired.start[a] < repaired.start[b]; });
+  std::vector<i64> latest(p.graph.count, repaired.makespan), next(p.devices, repaired.makespan);
+  for (auto at = order.rbegin(); at != order.rend(); ++at) {
+    const i32 s = *at, here = repaired.device[p.group[s]];
+    i64 last = next[here];
+    for (i64 i = p.graph.write_rows.begin(s); i < p.graph.write_rows.end(s); ++i) {
+      const i32 t = p.graph.written[i];
+      for (const i32 reader : p.graph.readers(t)) {
+        const i32 there = repaired.device[p.group[reader]];
+        const i64 length = std::max<i64>(0, p.duration(reader, there));
+        last = std::min(last, latest[reader] - length - p.move(t, here, there));
+      }
+    }
+    latest[s] = std::max(last, repaired.end[s]);
+    next[here] = latest[s] - std::max<i64>(0, p.duration(s, here));
+  }
+  return latest;
+}
+
+std::vector<i32> heft(const Placing& placing, const i64* room, Outlook outlook) {
+  return ListDecoder(placing).repair({.room = room, .outlook = outlook}).device;
 }
 
 namespace {

@@ -61,9 +61,15 @@ void Placing::find_homes() {
 void Placing::find_times() {
   time = run_times(model, graph);
   able.assign(static_cast<std::size_t>(groups) * devices, 1);
+  work.assign(static_cast<std::size_t>(groups) * devices, 0);
   for (i32 s = 0; s < graph.count; ++s)
-    for (i32 d = 0; d < devices; ++d)
-      if (duration(s, d) < 0) able[static_cast<std::size_t>(group[s]) * devices + d] = 0;
+    for (i32 d = 0; d < devices; ++d) {
+      const std::size_t at = static_cast<std::size_t>(group[s]) * devices + d;
+      if (duration(s, d) < 0)
+        able[at] = 0;
+      else
+        work[at] = plus(work[at], duration(s, d));
+    }
 }
 
 void Placing::find_moves() {
@@ -159,7 +165,8 @@ Placed::Placed(const Placing& placing, const i64* room, Outlook outlook)
       room_(room, room + placing.model.memory_count()),
       after_(placing.graph.count, 0),
       arrived_(static_cast<std::size_t>(placing.model.tensors) * placing.devices, -1),
-      engine_free_(placing.model.engines, 0) {}
+      engine_free_(placing.model.engines, 0),
+      load_(placing.devices, 0) {}
 
 i32 Placed::source(i32 tensor) const {
   const i32 writer = p_.graph.writer[tensor];
@@ -172,23 +179,27 @@ i64 Placed::made(i32 tensor) const {
   return writer >= 0 ? end[writer] : 0;
 }
 
-i64 Placed::arrival(i32 tensor, i32 at, i64& start) const {
+i64 Placed::arrival(i32 tensor, i32 at, i64 transfer) const {
   const i32 from = source(tensor);
-  start = made(tensor);
+  i64 start = made(tensor);
   if (from < 0 || p_.near[from] == p_.near[at]) return start;
   const i64 known = arrived_[static_cast<std::size_t>(tensor) * p_.devices + p_.near[at]];
   if (known >= 0) return known;
   const Model& m = p_.model;
   const i32 link = m.link_between[m.devices[from].home() * m.memory_count() + m.devices[at].home()];
-  if (outlook_.engines && link >= 0)
-    for (const i32 engine : m.links[link].engines) start = std::max(start, engine_free_[engine]);
-  return plus(start, p_.move(tensor, from, at));
+  if (outlook_.wait > 0 && link >= 0) {
+    i64 free = start;
+    for (const i32 engine : m.links[link].engines) free = std::max(free, engine_free_[engine]);
+    start = plus(start, outlook_.wait == 1000 ? free - start : scaled(free - start, outlook_.wait, 1000));
+  }
+  const i64 moved = p_.move(tensor, from, at);
+  return plus(start, transfer == 1000 ? moved : scaled(moved, transfer, 1000));
 }
 
-i64 Placed::ready(i32 step, i32 at) const {
-  i64 latest = after_[step], start = 0;
+i64 Placed::ready(i32 step, i32 at, i64 transfer) const {
+  i64 latest = after_[step];
   for (i64 i = p_.graph.read_rows.begin(step); i < p_.graph.read_rows.end(step); ++i)
-    latest = std::max(latest, arrival(p_.graph.read[i], at, start));
+    latest = std::max(latest, arrival(p_.graph.read[i], at, transfer));
   return latest;
 }
 
@@ -198,11 +209,12 @@ void Placed::book(i32 step, i32 at) {
     const i32 t = p_.graph.read[i], from = source(t);
     i64& known = arrived_[static_cast<std::size_t>(t) * p_.devices + p_.near[at]];
     if (from < 0 || p_.near[from] == p_.near[at] || known >= 0) continue;
-    i64 start = 0;
-    known = arrival(t, at, start);
+    known = arrival(t, at, 1000);
+    transferred_ = plus(transferred_, p_.move(t, from, at));
     const i32 link = m.link_between[m.devices[from].home() * m.memory_count() + m.devices[at].home()];
-    if (outlook_.engines && link >= 0)
-      for (const i32 engine : m.links[link].engines) engine_free_[engine] = known;
+    if (outlook_.wait > 0 && link >= 0)
+      for (const i32 engine : m.links[link].engines)
+        engine_free_[engine] = std::max(engine_free_[engine], known);
   }
 }
 
@@ -223,7 +235,12 @@ i64 Placed::later_moves(i32 g, i32 at) const {
     const i32 other = device[p_.ties[i].group];
     if (other >= 0 && p_.near[other] != p_.near[at]) sum = plus(sum, p_.ties[i].time);
   }
-  return scaled(sum, outlook_.ahead, 100);
+  return scaled(sum, outlook_.ahead, 1000);
+}
+
+i64 Placed::counted_load(i32 g, i32 at) const {
+  if (outlook_.load == 0) return 0;
+  return scaled(plus(load_[at], p_.work[static_cast<std::size_t>(g) * p_.devices + at]), outlook_.load, 1000);
 }
 
 i32 Placed::roomiest(i32 g) const {

@@ -19,10 +19,12 @@ struct Tie {
   i64 time;
 };
 
-// How a list placer looks at things.
+// What counts for a list placer when it chooses a device, in thousandths.
 struct Outlook {
-  bool engines = false;  // transfers wait for each other
-  i64 ahead = 0;         // percent of a group's later transfers that count when its device is chosen
+  i64 transfer = 1000;  // of the time of transfers
+  i64 ahead = 0;        // of the transfers between a group and groups that have a device
+  i64 load = 0;         // of the work that a device has been given
+  i64 wait = 0;         // of the time for which transfers wait for each other
 };
 
 // Steps, their groups and costs. Nothing here depends on a placement.
@@ -39,6 +41,7 @@ class Placing {
   std::vector<i32> home;       // [tensors] group with which a weight lives, or -1
   std::vector<i64> time;       // [steps * devices] picoseconds with repetitions; -1: it can't run there
   std::vector<i8> able;        // [groups * devices]
+  std::vector<i64> work;       // [groups * devices] picoseconds of all steps of a group
   std::vector<i32> near;       // [devices] the first device with the same home
   std::vector<i64> mean_move;  // [tensors] of a transfer, mean over links
   Rows tie_rows;
@@ -70,11 +73,17 @@ class Placed {
   std::vector<i64> end;     // [steps]
 
   // When everything that a step reads could be at a device, and nobody uses what it writes over.
-  i64 ready(i32 step, i32 at) const;
+  i64 ready(i32 step, i32 at) const { return ready(step, at, 1000); }
+  // The same with so many thousandths of the time of transfers.
+  i64 ready(i32 step, i32 at, i64 transfer) const;
   // Whether the group of a step, with the weights that it would draw along, has room there.
   bool fits(i32 step, i32 at);
   // What counts of the transfers between a group, put on a device, and the groups that have one.
   i64 later_moves(i32 group, i32 at) const;
+  // What counts of the work on a device, with a group put there.
+  i64 counted_load(i32 group, i32 at) const;
+  // The time of all transfers so far.
+  i64 transferred() const { return transferred_; }
   // The device with most room that can run a group.
   i32 roomiest(i32 group) const;
   // Puts a step on a device: its group is decided and draws along weights that it is first to read.
@@ -94,6 +103,7 @@ class Placed {
     device[g] = at;
     i64& left = room_[p_.model.devices[at].home()];
     left = std::max(left - p_.columns.bytes[g], -kForever);
+    load_[at] = plus(load_[at], p_.work[static_cast<std::size_t>(g) * p_.devices + at]);
     decided(g);
   }
 
@@ -108,7 +118,7 @@ class Placed {
   // Device of a tensor; -1: everywhere, or not known yet.
   i32 source(i32 tensor) const;
   i64 made(i32 tensor) const;
-  i64 arrival(i32 tensor, i32 at, i64& start) const;
+  i64 arrival(i32 tensor, i32 at, i64 transfer) const;
   void book(i32 step, i32 at);
 
   const Placing& p_;
@@ -117,6 +127,8 @@ class Placed {
   std::vector<i64> after_;        // [steps] end of what it writes over, as far as that is put
   std::vector<i64> arrived_;      // [tensors * devices] of transfers that are booked, else -1
   std::vector<i64> engine_free_;  // [engines]
+  std::vector<i64> load_;         // [devices] work of the groups there
+  i64 transferred_ = 0;
   std::vector<i32> drawn_;
 };
 

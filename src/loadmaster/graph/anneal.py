@@ -13,9 +13,12 @@ import numpy.typing as npt
 
 from loadmaster import _core
 from loadmaster.arrays import Bool, Float64, Int8, Int64
+from loadmaster.errors import LoadmasterError
 from loadmaster.graph import UNFIT, GraphOptimization
-from loadmaster.graph.moves import Changes, Moves, SteeredMoves, first_rows
-from loadmaster.graph.pipeline import WORST, Candidates, batch_size, graph_of
+from loadmaster.graph.decoder import alike
+from loadmaster.graph.large_neighbourhood import LargeNeighbourhood, make_progress
+from loadmaster.graph.moves import Changes, FittedMoves, Moves, first_rows
+from loadmaster.graph.pipeline import WORST, Candidates, batch_size, constructive, graph_of
 from loadmaster.graph.search import check_start, starts
 from loadmaster.host import cores
 from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
@@ -194,7 +197,7 @@ class Chains:
         self,
         meter: Meter,
         problem: GraphOptimization,
-        moves: SteeredMoves,
+        moves: FittedMoves,
         seed: int,
         progress: Callable[[], float],
         alike: bool,
@@ -326,6 +329,84 @@ class Chains:
             for place, number in enumerate(state["numbers"].tolist())
         ]
         self._stand()
+
+
+MOST_CHAINS, LEAST_CHAINS = 10, 2
+PER_GROUP = 4
+"""Proposals for each group that a chain should have, or else there are fewer chains."""
+FASTER = 6
+"""A change is evaluated about so much faster than a whole plan."""
+NEIGHBOURHOODS, NEIGHBOURHOODS_SHARE = 1_024, 0.6
+"""Evaluations of the large-neighbourhood search before the chains; it ends when so much of the time is over."""
+
+
+class AnnealingChains(Solver):
+    """`chains`: how many at first; without it, by the budget. `neighbourhoods`: evaluations of the
+    large-neighbourhood search before them. `threads`: all cores where it is not given; the answer does not
+    depend on it."""
+
+    name, problem_kind = "annealing-chains", "graph"
+    summary = "constructive plans, large neighbourhoods of the best, then chains of annealing"
+    deterministic = scheduled = True
+
+    def __init__(
+        self, chains: int | None = None, neighbourhoods: int = NEIGHBOURHOODS, threads: int | None = None
+    ) -> None:
+        for name, number, least in (("chains", chains, 1), ("neighbourhoods", neighbourhoods, 0)):
+            if number is not None and number < least:
+                raise LoadmasterError(
+                    f"{number} {name} can't search", object=name, number=number, remedy=f"use {least} or more"
+                )
+        self.chains, self.neighbourhoods, self.threads = chains, neighbourhoods, threads
+        self.options = {"chains": chains, "neighbourhoods": neighbourhoods, "threads": threads}
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = graph_of(meter)
+        if state is not None:
+            self._anneal(meter, problem, seed, np.array(state["begun"]), None, state)
+        elif not meter.exhausted:
+            plans = constructive(meter, problem)
+            pace = meter.seconds / max(1, len(plans.values))
+            if self.neighbourhoods and not meter.exhausted:
+                search = LargeNeighbourhood(threads=self.threads)
+                search.improve(meter, seed, self.neighbourhoods, NEIGHBOURHOODS_SHARE)
+                if meter.best is not None:
+                    plans.add(meter, [meter.best])
+            rows = plans.best_placements(problem, self._count(meter, problem, pace))
+            starts = Candidates(plans.vectors[rows], plans.values[rows])
+            begun = np.array([meter.evaluations, meter.seconds])
+            if not meter.exhausted and rows:
+                self._anneal(meter, problem, seed, begun, starts, {})
+        return meter.solution()
+
+    def _anneal(
+        self,
+        meter: Meter,
+        problem: GraphOptimization,
+        seed: int,
+        begun: Float64,
+        starts: Candidates | None,
+        state: State,
+    ) -> None:
+        progress = make_progress(meter, float(begun[0]), float(begun[1]))
+        moves = FittedMoves(problem)
+        chains = Chains(meter, problem, moves, seed, progress, alike(problem), self.threads)
+        if starts is not None:
+            chains.begin(starts.vectors, starts.values)
+        else:
+            chains.restore(state)
+        if moves:
+            chains.run(lambda: {"begun": begun})
+
+    def _count(self, meter: Meter, problem: GraphOptimization, pace: float) -> int:
+        """Chains that the budget can feed."""
+        if self.chains is not None:
+            return self.chains
+        room = meter.evaluations_left
+        if room is None:
+            threads = self.threads or cores()
+            room = int((meter.seconds_left or 10.0) * FASTER * threads / max(1e-6, pace))
+        return int(np.clip(room // (PER_GROUP * max(1, problem.groups)), LEAST_CHAINS, MOST_CHAINS))
 
 
 def _evaluate(work: Work) -> None:

@@ -20,13 +20,14 @@ Action = npt.NDArray[np.integer[Any]]
 
 
 class GraphEnv(gymnasium.Env[Observation, Action]):
-    """One vector for a whole graph. With n nodes, E edges, G groups and D devices:
+    """Fusion, devices and schedule of a whole graph in one vector. With n nodes, E edges, G groups and D devices:
 
     - **Observation**, a dict: `node_features` float32[n, 20] (see `features.COLUMNS`), `edge_index`
       int32[2, E] (producer, reader), `group` int32[n], `machine` float32[8], and `node_mask`,
       `edge_mask` (1: real; a graph without edges has one that is masked).
     - **Action**: `MultiDiscrete`: of the decided tasks, in this order: a fusion level of 16 per node
       (0: never fuse its results), a device per group, a schedule level of 16 per node.
+    - **Mask**: none: every vector is a plan, which may need more memory than there is.
     - **Reward**: -sqrt(time / time of the base plan); less where the plan does not fit.
     - **Termination**: after one step. Never truncated.
     - **Info**: `time_s`, `over_bytes`, `fits`, `speedup` over the base plan (0 if it does not fit).

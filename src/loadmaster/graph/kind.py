@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from loadmaster.errors import LoadmasterError, Refused
 from loadmaster.graph import TASKS, Base, GraphOptimization
-from loadmaster.graph.auto import BY_CLOCK, CONSTRUCTIVE
 from loadmaster.graph.base import expert_placement
+from loadmaster.graph.search import BY_CLOCK, CONSTRUCTIVE
 from loadmaster.search.kind import Facts, Found, Known, ProblemKind
 from loadmaster.search.problem import Decision
 from loadmaster.search.request import BadRequest, PlanRequest
@@ -41,6 +42,9 @@ class GraphKind(ProblemKind[GraphOptimization]):
     by_clock = BY_CLOCK
     white_box = (*CONSTRUCTIVE, "auto", "cp-sat")
     shows_itself = True
+    before = ("base",)
+    space = "plans that decide the tasks above, group by group, and leave the rest as the base has it"
+    left_out = "recomputing, groups taken apart, memories within a device"
     bound_row = "proven"
 
     def make(self, request: PlanRequest) -> GraphOptimization:
@@ -77,7 +81,7 @@ class GraphKind(ProblemKind[GraphOptimization]):
             f"{problem.groups:,} groups on {problem.devices} device{plural}; base: {_base_text(problem)}"
         )
 
-    def known(self, problem: GraphOptimization, source: str) -> list[Known]:
+    def known(self, problem: GraphOptimization, source: str, seconds: float = math.inf) -> list[Known]:
         """The base plan first, the expert's placement in it, and the base plan by critical path."""
         vectors: dict[str, Decision] = {"base": problem.vector()}
         made = {
@@ -138,9 +142,6 @@ class GraphKind(ProblemKind[GraphOptimization]):
         beside = "" if before is None else f" (base {show_bytes(before)})"
         facts.notes.append(f"{show_bytes(moved)} over links{beside}; {clusters:,} fused clusters")
         return facts
-
-    def reference(self, problem: GraphOptimization, values: Mapping[str, int | None]) -> int | None:
-        return values["base"]
 
 
 def _base_text(problem: GraphOptimization) -> str:

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from loadmaster.arrays import Float64, Int64
 from loadmaster.graph import GraphOptimization
-from loadmaster.graph.go.prior import Prior
 from loadmaster.graph.pipeline import Fitting
 
 Rng = np.random.Generator
@@ -160,17 +159,17 @@ def _layers(problem: GraphOptimization) -> list[Int64]:
 
 FUSION_SHARE = 0.06
 """Of all proposals: to fuse again takes ten times as long as anything else."""
-_STEERED_SHARES = {"device": 0.55, "schedule": 0.45, "fusion": 0.0}
+_FITTED_SHARES = {"device": 0.55, "schedule": 0.45, "fusion": 0.0}
 """Of the others."""
 
 
-class SteeredMoves(Moves):
-    """Proposals that know more: fusion that follows the devices, and decisions drawn from a prior.
-    `standing` is the vector to which proposals will be applied, or one like it."""
+class FittedMoves(Moves):
+    """Proposals in which fusion follows the devices. `standing` is the vector to which they will be applied,
+    or one like it."""
 
-    def __init__(self, problem: GraphOptimization, prior: Prior | None = None) -> None:
+    def __init__(self, problem: GraphOptimization) -> None:
         super().__init__(problem)
-        self.problem, self.prior, self.standing = problem, prior, problem.vector()
+        self.problem, self.standing = problem, problem.vector()
         self.fitting = Fitting(problem)
         self._near: dict[int, tuple[Int64, Int64, Int64]] = {}
         self.device_part, self.fuses = problem.part("device"), "fusion" in problem.tasks
@@ -179,43 +178,32 @@ class SteeredMoves(Moves):
         into = np.argsort(problem.edges[1], kind="stable")
         self._in = problem.edges[:, into]
         self._in_starts = np.searchsorted(self._in[1], np.arange(problem.nodes + 1))
-        self._entropy = np.zeros(0)
         placed = "placement" in problem.tasks and self.devices > 1 and self.groups > 0
-        extra: dict[str, list[Callable[[Rng], None]]] = {"device": [], "schedule": [], "fusion": []}
-        if prior is not None and placed and len(prior.device):
-            doubt = prior.uncertainty + 0.05
-            self._entropy = np.cumsum(doubt / doubt.sum())
-            extra["device"] += [self._likely_group, self._likely_group, self._likely_run]
-        if prior is not None and len(prior.schedule):
-            extra["schedule"] += [self._likely_keys]
+        fitted: list[Callable[[Rng], None]] = []
         if self.fuses and len(self.fusible) and self.groups:
-            extra["fusion"] += [self._fit_group, self._fit_group, self._part_group]
+            fitted += [self._fit_group, self._fit_group, self._part_group]
             if placed:
-                extra["fusion"] += [self._move_fitted, self._move_fitted]
-            if prior is not None and len(prior.fusion):
-                extra["fusion"] += [self._likely_fusion]
+                fitted += [self._move_fitted, self._move_fitted]
         decided = {
             "device": placed,
             "schedule": "schedule" in problem.tasks and self.nodes > 0,
             "fusion": self.fuses and len(self.fusible) > 0,
         }
-        self.parts = [name for name in _STEERED_SHARES if decided[name]]
-        for name, makers in zip(self.parts, self.makers, strict=True):
-            makers += extra[name]
+        self.parts = [name for name in _FITTED_SHARES if decided[name]]
+        if "fusion" in self.parts:
+            self.makers[self.parts.index("fusion")] += fitted
 
     def draw_for(
         self, standing: Float64, rng: Rng, count: int, fusion_share: float = FUSION_SHARE
     ) -> Changes:
         """Proposals for a vector, so many of them about fusion."""
         self.standing = standing
-        shares = np.array([_STEERED_SHARES[name] for name in self.parts])
+        shares = np.array([_FITTED_SHARES[name] for name in self.parts])
         shares = shares * (1 - fusion_share) / max(1e-9, shares.sum())
         if "fusion" in self.parts:
             shares[self.parts.index("fusion")] = 1 - shares.sum()
         self.shares = np.cumsum(shares / shares.sum())
         return self.draw(rng, count)
-
-    # --- fusion that follows the devices -----------------------------------------------------
 
     def _around(self, group: int) -> tuple[Int64, Int64, Int64]:
         """(nodes of a group and what it reads, and of their results: which of them, the reader's
@@ -260,28 +248,6 @@ class SteeredMoves(Moves):
         device[group] = (device[group] + rng.integers(1, self.devices)) % self.devices
         self._set_each("device", np.array([group]), device[group : group + 1])
         self._fitted(group, device)
-
-    # --- decisions from the prior --------------------------------------------------------------
-
-    def _likely_group(self, rng: Rng) -> None:
-        """A group about which the prior is in doubt."""
-        group = min(int(np.searchsorted(self._entropy, rng.random())), self.groups - 1)
-        self._draw("device", np.array([group]), rng)
-
-    def _likely_run(self, rng: Rng) -> None:
-        length = int(2 * max(1, self.groups // 16) ** rng.random())
-        first = int(rng.integers(self.groups))
-        self._draw("device", np.arange(first, min(self.groups, first + length)), rng)
-
-    def _likely_keys(self, rng: Rng) -> None:
-        self._draw("schedule", self.members[int(rng.integers(self.groups))], rng)
-
-    def _likely_fusion(self, rng: Rng) -> None:
-        self._draw("fusion", self.members[int(rng.integers(self.groups))], rng)
-
-    def _draw(self, part: str, entries: npt.NDArray[np.integer], rng: Rng) -> None:
-        assert self.prior is not None
-        self._set_each(part, entries, self.prior.draw_part(part, entries.astype(np.int64), rng))
 
 
 def first_rows(changes: Changes, count: int) -> Changes:

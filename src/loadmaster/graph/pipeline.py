@@ -14,7 +14,7 @@ from loadmaster.clock import now
 from loadmaster.errors import MissingPackage
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.base import fixed_keys
-from loadmaster.graph.go.actions import leaves
+from loadmaster.graph.decoder import leaves
 from loadmaster.graph.list_placers import Heft, MEtf, Metis, MSct
 from loadmaster.graph.placers import (
     Constructive,

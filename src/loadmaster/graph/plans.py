@@ -52,6 +52,20 @@ def make_decision(problem: GraphOptimization, plan: Plan) -> Float64:
     return placed
 
 
+def make_near(problem: GraphOptimization, plan: Plan) -> Float64:
+    """A vector for a plan of a like problem: where keys can't express its clusters, those of the base plan."""
+    n_ops = problem.program.n_ops
+    device = np.zeros(n_ops, dtype=np.int32) if plan.device is None else plan.device
+    clusters = _by_smallest(np.full(n_ops, -1, dtype=np.int32) if plan.fusion is None else plan.fusion)
+    try:
+        keys = _fusion_keys(problem, clusters)
+    except BadPlan:
+        keys = None
+    return problem.vector(
+        fusion=keys, device=_group_devices(problem, device, clusters), schedule=_schedule_keys(problem, plan)
+    )
+
+
 def _by_smallest(clusters: Int32) -> Int32:
     """Clusters by their smallest op; a cluster of one is none."""
     named = np.full(len(clusters), -1, dtype=np.int32)

@@ -198,6 +198,11 @@ class GraphOptimization(BatchProblem):
         """V"""
         return sum(self._sizes)
 
+    @property
+    def pinned(self) -> Int32:
+        """[G] the device of a group that is pinned; -1: it is free."""
+        return self._pinned
+
     def part(self, name: str) -> slice:
         """Where 'fusion', 'device' or 'schedule' is in a vector; empty if it is not decided."""
         at = PARTS.index(name)
@@ -334,6 +339,10 @@ class GraphOptimization(BatchProblem):
         """The vector of a plan whose clusters and devices keys can express; raises otherwise."""
         return plans.make_decision(self, plan)
 
+    def adapt(self, plan: Plan) -> Decision:
+        """The plan's devices and order, and its clusters as far as keys can express them."""
+        return plans.make_near(self, plan)
+
     def fuse(self, keys: npt.ArrayLike) -> Int32:
         """[n_ops] the clusters that fusion keys [n] give, each by its smallest op; -1: alone."""
         by_op = np.zeros(self.program.n_ops)
@@ -369,6 +378,12 @@ class GraphOptimization(BatchProblem):
         return self._fusion.touched()
 
     @cached_property
+    def forced(self) -> dict[str, Any]:
+        """What no fusion avoids, columns by op: `alone`, bytes `read` and `write` on its account in how
+        many `reads` and `writes`, and the ops before it with whether the two are never fused (`cut`)."""
+        return self._fusion.forced()
+
+    @cached_property
     def edges(self) -> Int32:
         """[2, E] pairs (producer, reader) of nodes, views seen through; each once, sorted."""
         return bounds.find_edges(self.program, self.node_op)
@@ -383,7 +398,7 @@ class GraphOptimization(BatchProblem):
         return bounds.time_bound(self)
 
     def bound(self) -> Bound:
-        """The critical path or the work of the least costs, no transfer awaited."""
+        """What no plan beats (`loadmaster.graph.bounds.time_bound`)."""
         return self._bound
 
     # --- files -------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 """Searches of GraphOptimization that evaluate whole batches: random vectors, and a biased random-key
-genetic algorithm; and where searches begin."""
+genetic algorithm; where searches begin; and `auto`, which runs the best of all in turn."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from loadmaster.arrays import Float32, Float64, Int64
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.pipeline import WORST, base_vectors, batch_size, graph_of, seeds
+from loadmaster.graph.placers import Constructive, Vectors
 from loadmaster.search import metaheuristics
+from loadmaster.search.auto import Auto, Stage
 from loadmaster.search.metaheuristics import Rng, Search
+from loadmaster.search.problem import Problem
 from loadmaster.search.solver import Meter, State, generator_state
 
 STARTS = ("base", "seeds", "random")
@@ -211,3 +214,42 @@ def _scored(meter: Meter, genes: Genes, keys: Float32) -> Int64:
         found = meter.evaluate_many(genes.decoded(keys[first : first + size])).value
         values[first : first + len(found)] = np.where(found < 0, WORST, found)
     return values
+
+
+PLACERS = ("single", "expert", "round-robin", "metis", "m-topo", "m-etf", "m-sct", "heft")
+FUSERS = ("fusion-none", "fusion-fixed", "cost-model")
+SCHEDULERS = ("fifo", "critical-path")
+CONSTRUCTIVE = (*PLACERS, *FUSERS, *SCHEDULERS, "classical")
+"""They make a plan, or a few, instead of trying many; nothing in them is random."""
+SEARCHES = ("random-best", "anneal", "brkga")
+BY_CLOCK = ("auto", "cp-sat")
+_KNOWN = {"placement": ("heft", "m-etf"), "fusion": ("cost-model",), "schedule": SCHEDULERS}
+"""What is tried before the pipelines of them all."""
+_SHARE = 0.1
+"""Of the time, at most so much for them."""
+
+
+def make_auto() -> Auto:
+    """Some constructive methods by themselves; then `annealing-chains`, which begins with the pipelines of them
+    all and with large neighbourhoods of the best. Never worse than any of them."""
+    summary = "every constructive method, large neighbourhoods of the best, then chains of annealing"
+    return Auto("graph", _schedule, summary=summary, scheduled=True)
+
+
+def _schedule(problem: Problem) -> list[Stage]:
+    assert isinstance(problem, GraphOptimization)
+    known = [name for task in problem.tasks for name in _KNOWN[task]]
+    return [
+        Stage(_BasePlan()),
+        *(Stage(name, seconds_share=_SHARE, optional=True) for name in known),
+        Stage("annealing-chains", resumes=True),
+    ]
+
+
+class _BasePlan(Constructive):
+    name = "base"
+    summary = "the base plan, as it is and with its order left to the rule for ties"
+
+    def make(self, problem: GraphOptimization, seconds: float | None = None) -> Vectors:
+        yield problem.vector()
+        yield problem.vector(schedule=np.zeros(problem.nodes))

@@ -8,13 +8,12 @@ import numpy as np
 
 from generate_graph import random_graph
 from loadmaster.graph import GraphOptimization
-from loadmaster.graph.go.settings import Shape
+from loadmaster.graph.go.paper.settings import Shape
 from loadmaster.machine import load_machine
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
 
 SMALL: dict[str, Any] = {
-    "init": "scratch",
     "width": 16,
     "heads": 2,
     "inner": 16,
@@ -22,11 +21,8 @@ SMALL: dict[str, Any] = {
     "rounds": 1,
     "segment": 16,
     "samples": 6,
-    "greedy_samples": 4,
     "epochs": 2,
     "minibatch": 1,
-    "warm_steps": 4,
-    "updates": 4,
 }
 SHAPE = Shape(width=16, heads=2, inner=16, layers=1, rounds=1, segment=16)
 """The network of `SMALL`: what one test compiles, another need not."""

@@ -7,18 +7,9 @@ import pytest
 
 from graph.go.small import random_problem
 from loadmaster.graph import GraphOptimization
-from loadmaster.graph.go.actions import (
-    WITHIN,
-    Actions,
-    actions_of,
-    draw,
-    joined,
-    likeliest,
-    padded,
-    row_of,
-    vectors_of,
-)
-from loadmaster.graph.go.network import FAR, FUSED, LATER, Logits
+from loadmaster.graph.decoder import leaves
+from loadmaster.graph.go.paper.actions import Actions, draw, joined, likeliest, padded, vectors_of
+from loadmaster.graph.go.paper.network import FAR, Logits
 
 
 def logits_for(problem: GraphOptimization, padding: int = 0) -> Logits:
@@ -70,24 +61,20 @@ def test_what_is_not_decided_is_left_alone(tasks: tuple[str, ...]) -> None:
         assert part.any() == (name in tasks)
 
 
-def test_devices_and_levels_survive_a_vector() -> None:
-    for seed in range(20):
-        problem = random_problem(seed)
-        rng = np.random.default_rng(seed)
-        drawn = row_of(draw(problem, logits_for(problem), rng, 1).actions, 0)
-        vector = vectors_of(problem, drawn)
-        again = actions_of(problem, vector)
-        (fused, placed, _), (kept, same, _) = map(problem.split, (vector, vectors_of(problem, again)))
-        there, back = np.unique(np.stack([placed, same]), axis=1)
-        assert len(set(there)) == len(set(back)) == len(there), "devices are renamed at most"
-        assert np.array_equal(kept == 0, fused == 0), "what is never fused stays so"
-
-
-def test_the_base_plan_is_the_level_in_the_middle() -> None:
-    problem = random_problem(8)
-    plain = actions_of(problem, problem.vector(schedule=np.zeros(problem.nodes)))
-    assert set(np.asarray(plain.schedule).tolist()) == {LATER}
-    assert set(np.asarray(plain.fusion).tolist()) <= {0, WITHIN - 1, FUSED}
+def test_from_level_eight_on_nothing_is_fused_into_another_device() -> None:
+    problem = random_problem(9)
+    rng = np.random.default_rng(1)
+    device = rng.integers(problem.devices, size=(3, problem.groups)).astype(np.int8)
+    level = rng.integers(16, size=(3, problem.nodes)).astype(np.int8)
+    vectors = vectors_of(problem, Actions(level, device, np.zeros_like(level)))
+    keys = vectors[:, problem.part("fusion")]
+    for row in range(3):
+        far = np.zeros(problem.nodes, dtype=bool)
+        for producer, reader in problem.edges.T.tolist():
+            if device[row, problem.node_group[producer]] != device[row, problem.node_group[reader]]:
+                far[producer] = True
+        assert np.array_equal(far, leaves(problem, device[row]))
+        assert np.array_equal(keys[row] == 0, (level[row] == 0) | ((level[row] >= 8) & far))
 
 
 def test_padding_is_zeros_behind() -> None:

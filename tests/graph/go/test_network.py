@@ -9,11 +9,11 @@ import pytest
 
 from graph.go.small import SHAPE, chain, problem_of, random_problem
 from loadmaster.graph import GraphOptimization
-from loadmaster.graph.go.actions import Actions, draw, padded
-from loadmaster.graph.go.graph import Graph, graph_of, padded_sizes
-from loadmaster.graph.go.infer import forward
-from loadmaster.graph.go.network import Logits, Network, make_network
-from loadmaster.graph.go.settings import Shape
+from loadmaster.graph.go.paper.actions import Actions, draw, padded
+from loadmaster.graph.go.paper.graph import Graph, graph_of, padded_sizes
+from loadmaster.graph.go.paper.network import Logits, Network, make_network, run
+from loadmaster.graph.go.paper.settings import Shape
+from loadmaster.learn.backend import NumpyBackend
 from loadmaster.learn.policies import fill_policy, policy_arrays
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
@@ -28,6 +28,11 @@ def busy_network(shape: Shape = SHAPE) -> Network:
         for name, array in policy_arrays(plain).items()
     }
     return fill_policy("test", plain, arrays)  # type: ignore[no-any-return]
+
+
+def forward(network: Network, given: Graph, shape: Shape) -> Logits:
+    """With NumPy alone."""
+    return run(network, given, shape, NumpyBackend(1))[0]
 
 
 def graph(problem: GraphOptimization, shape: Shape = SHAPE) -> Graph:
@@ -66,10 +71,7 @@ def test_padding_changes_no_logit() -> None:
         assert different(network, problem_of(chain(ops, edges=ops != 3)), (32, 256, 16, 2)) < 1e-5
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"attention": False}, {"modulation": False}, {"hints": False}, {"device_head": "dense"}, {"rounds": 0}],
-)
+@pytest.mark.parametrize("change", [{"attention": False}, {"modulation": False}, {"rounds": 0}])
 def test_every_switch_changes_the_logits(change: dict[str, Any]) -> None:
     problem = random_problem(4)
     shape = Shape(**({"width": 16, "heads": 2, "inner": 16, "segment": 16, "rounds": 2} | change))
@@ -78,18 +80,15 @@ def test_every_switch_changes_the_logits(change: dict[str, Any]) -> None:
     assert any(not np.allclose(x, y, atol=1e-4) for x, y in zip(a, b, strict=True))
 
 
-def test_an_untrained_policy_follows_the_base_plan() -> None:
-    from loadmaster.graph.go.actions import likeliest, vectors_of
-    from loadmaster.graph.go.graph import by_first_use, hinted_devices
-
-    problem = random_problem(6)
-    vector = vectors_of(problem, likeliest(problem, forward(make_network(0, SHAPE), graph(problem), SHAPE)))[
-        0
-    ]
-    _, device, schedule = problem.split(vector)
-    assert np.array_equal(device, hinted_devices(problem)[0])
-    assert len(set(by_first_use(device, problem.devices).tolist())) == len(set(device.tolist()))
-    assert len(set(schedule.tolist())) == 1, "the rule for ties decides"
+def test_every_weight_has_a_say() -> None:
+    """Gates too: what nothing reads is not there."""
+    problem = random_problem(4)
+    given, network = graph(problem), busy_network()
+    before, arrays = own(problem, forward(network, given, SHAPE)), policy_arrays(network)
+    for name, array in arrays.items():
+        changed = fill_policy("test", network, {**arrays, name: array + np.float32(0.5)})
+        after = own(problem, forward(changed, given, SHAPE))
+        assert any(not np.array_equal(x, y) for x, y in zip(before, after, strict=True)), name
 
 
 # --- with JAX --------------------------------------------------------------------------------
@@ -100,29 +99,25 @@ pytest.importorskip("optax")
 
 
 def lesson_of(problem: GraphOptimization, given: Graph, logits: Logits, plans: int = 6) -> Any:
-    from loadmaster.graph.go.learner import Batch
+    from loadmaster.graph.go.paper.learner import Batch
 
     rng = np.random.default_rng(2)
     drawn = draw(problem, logits, rng, plans)
     sizes = given.sizes[0], given.sizes[2]
     old = Actions(*(part + rng.normal(0, 0.1, part.shape).astype(np.float32) for part in drawn.log_prob))
-    best = Actions(*(part[0] for part in drawn.actions))
     return Batch(
-        padded(drawn.actions, *sizes),
-        padded(old, *sizes),
-        rng.normal(size=plans).astype(np.float32),
-        padded(best, *sizes),
+        padded(drawn.actions, *sizes), padded(old, *sizes), rng.normal(size=plans).astype(np.float32)
     )
 
 
 def weights() -> Any:
-    from loadmaster.graph.go.learner import LossWeights
+    from loadmaster.graph.go.paper.learner import LossWeights
 
-    return LossWeights(*(jax.numpy.float32(x) for x in (1e-3, 1e-2, 0.1, 0.2, 1.0)))
+    return LossWeights(*(jax.numpy.float32(x) for x in (1e-3, 1e-2, 0.2, 1.0)))
 
 
 def test_numpy_and_jax_agree() -> None:
-    from loadmaster.graph.go.learner import logits_of
+    from loadmaster.graph.go.paper.learner import logits_of
 
     network, problem = busy_network(), random_problem(11)
     given = graph(problem)
@@ -132,7 +127,7 @@ def test_numpy_and_jax_agree() -> None:
 
 
 def test_segments_together_give_the_gradient_of_the_whole_graph() -> None:
-    from loadmaster.graph.go.learner import (
+    from loadmaster.graph.go.paper.learner import (
         BACKEND,
         _picked,
         logits_of,
@@ -141,7 +136,6 @@ def test_segments_together_give_the_gradient_of_the_whole_graph() -> None:
         ppo_loss,
         segment_logits,
     )
-    from loadmaster.graph.go.network import run
 
     problem, shape = random_problem(21, 60), Shape(width=8, heads=2, inner=8, layers=2, rounds=1, segment=16)
     given, network = jax.tree.map(jax.numpy.asarray, (graph(problem, shape), busy_network(shape)))
@@ -170,7 +164,7 @@ def test_segments_together_give_the_gradient_of_the_whole_graph() -> None:
 @pytest.mark.parametrize("tasks", [("placement",), ("fusion", "schedule")])
 @pytest.mark.parametrize("per_node", [True, False])
 def test_what_has_no_effect_gets_no_gradient(tasks: tuple[str, ...], per_node: bool) -> None:
-    from loadmaster.graph.go.learner import imitation_loss, masks, ppo_loss
+    from loadmaster.graph.go.paper.learner import masks, ppo_loss
 
     problem = random_problem(31, tasks=tasks)
     given = graph(problem)
@@ -181,19 +175,15 @@ def test_what_has_no_effect_gets_no_gradient(tasks: tuple[str, ...], per_node: b
     def clipped(logits: Logits) -> Any:
         return ppo_loss(logits, batch, mask, weights(), per_node)[0]
 
-    def imitated(logits: Logits) -> Any:
-        return imitation_loss(logits, batch.best, mask)
-
-    for loss in (clipped, imitated):
-        slopes = jax.grad(loss)(Logits(*(jax.numpy.asarray(part) for part in logits)))
-        for slope, kept, wanted in zip(slopes, mask, decided, strict=True):
-            assert np.isfinite(np.asarray(slope)).all()
-            assert not np.asarray(slope)[~np.asarray(kept)].any()
-            assert bool(np.asarray(slope).any()) == (wanted and bool(np.asarray(kept).any()))
+    slopes = jax.grad(clipped)(Logits(*(jax.numpy.asarray(part) for part in logits)))
+    for slope, kept, wanted in zip(slopes, mask, decided, strict=True):
+        assert np.isfinite(np.asarray(slope)).all()
+        assert not np.asarray(slope)[~np.asarray(kept)].any()
+        assert bool(np.asarray(slope).any()) == (wanted and bool(np.asarray(kept).any()))
 
 
 def test_good_plans_get_likelier_and_bad_ones_less_likely() -> None:
-    from loadmaster.graph.go.learner import learn_segments, log_probs, logits_of, make_learner, masks
+    from loadmaster.graph.go.paper.learner import learn_segments, log_probs, logits_of, make_learner, masks
 
     problem = random_problem(21, 60)
     given: Graph = jax.tree.map(jax.numpy.asarray, graph(problem))
@@ -207,7 +197,7 @@ def test_good_plans_get_likelier_and_bad_ones_less_likely() -> None:
         chances = log_probs(logits_of(network, given, SHAPE)[0], batch.actions)
         return sum(float(np.asarray(c)[0, np.asarray(m)].sum()) for c, m in zip(chances, mask, strict=True))
 
-    calm = weights()._replace(imitation=jax.numpy.float32(0), entropy=jax.numpy.float32(0))
+    calm = weights()._replace(entropy=jax.numpy.float32(0))
     before = likelihood(learner.network)
     for gain in (1.0, -1.0):
         told = batch._replace(advantage=gain * np.eye(6, dtype=np.float32)[0])

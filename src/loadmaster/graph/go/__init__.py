@@ -1,7 +1,7 @@
-"""GO: one graph network that decides fusion, placement and schedule of any graph in one pass."""
+"""GO: a trained network ranks what a list decoder makes of a graph."""
 
 from __future__ import annotations
 
-from loadmaster.graph.go.training import train, train_one
+from loadmaster.graph.go.training import train
 
-__all__ = ["train", "train_one"]
+__all__ = ["train"]

@@ -1,53 +1,154 @@
-"""Which graphs GO is trained on, on which machines, deciding what. Held-out graphs are not here."""
+"""Graphs and machines that GO is trained on: thousands of them, each made from its number.
+
+What is held out was chosen before any training and is never made here:
+
+- models: AmoebaNet, Inception, Llama, Mamba, mixtures of experts and U-Nets, of every size and source;
+- synthetic families: Watts-Strogatz, Barabási-Albert and stochastic blocks;
+- machines: v100nv-x8 and h100x8.
+
+A case is a program (a model of the zoo at another size, a small one at another batch, a random net, a random
+graph) and a machine of 2 to 16 devices: a known device, links of random bandwidth and latency, and memories
+that hold between a little less than the graph's share and all of it.
+"""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+import itertools
+from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
-from loadmaster.arrays import read_npz
-from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
-from loadmaster.files import replacing
-from loadmaster.graph import TASKS, UNFIT, Base, GraphOptimization
-from loadmaster.graph.go.actions import Actions, actions_of, vectors_of
-from loadmaster.graph.go.graph import hinted_devices
-from loadmaster.graph.pipeline import variants
+from loadmaster.graph.problem import GraphOptimization
 from loadmaster.machine import Machine, load_machine
+from loadmaster.machine.machine import Link, Memory
+from loadmaster.mapping.egrl.cases import Own, random_convnet, random_transformer, scale_batch
 from loadmaster.program.models import load_model
 from loadmaster.program.program import PERSISTENT, Program
-from loadmaster.program.zoo import MODELS
-from loadmaster.program.zoo.random_graphs import FAMILIES, TRAINING_FAMILIES, synthetic_graph
-from loadmaster.search.registry import make_labelled
-from loadmaster.search.solver import Budget, solve
+from loadmaster.program.zoo.random_graphs import FAMILIES, TEST_FAMILIES, TRAINING_FAMILIES, synthetic_graph
 from loadmaster.simulate import simulate
 
-# Random graphs with a machine that is short of memory: what agents train on.
-
+HELD_OUT_MODELS = ("amoebanet", "inception", "llama", "mamba", "moe", "unet")
+HELD_OUT_FAMILIES = tuple(TEST_FAMILIES)
+HELD_OUT_MACHINES = ("v100nv-x8", "h100x8")
+TRACED = (
+    "rnnlm-2:steps=6",
+    "rnnlm-2:steps=14",
+    "rnnlm-2:steps=24",
+    "rnnlm-4:steps=8",
+    "rnnlm-4:layers=3,steps=10",
+    "gnmt-2:steps=5",
+    "gnmt-2:steps=9",
+    "gnmt-4:layers=3,steps=5",
+    "txl-2",
+    "txl-2:segments=2",
+    "txl-2:segments=3",
+    "txl-4:layers=3",
+    "txl-4:layers=6,segments=2",
+    "wavenet-2x9",
+    "wavenet-2x9:layers=5",
+    "wavenet-2x9:layers=7",
+    "wavenet-2x9:stacks=3,layers=6",
+    "vit-l16:layers=3",
+    "vit-l16:layers=6",
+    "vit-l16:layers=9",
+)
+SMALL = (
+    "alexnet-train",
+    "alphatensor-net",
+    "bert",
+    "gpt-prefill",
+    "mixer-b16",
+    "resnet50",
+    "resnet50-train",
+    "transformer-2-train",
+    "vit-b16",
+    "wavenet",
+)
+"""Of the zoo for one device, with little to trace."""
+DEVICES = ("p100x2", "p100nv-x8", "v100nv-x4", "a100-40x4", "k80x4")
+"""Whose devices and links machines start from."""
+COUNTS = (2, 2, 3, 4, 4, 4, 6, 8, 8, 12, 16)
+FIRST_SEED = 1_000_000
+"""Of synthetic graphs: smaller ones are for validation and tests."""
+MOST_NODES, GROUPS = 5_000, (8, 1_200)
+"""Of a case: larger ones cost more than they teach."""
 SHARES = (0.4, 1.2)
 """Of what the whole graph needs on one device, a device holds a share between these."""
 
+Rng = np.random.Generator
 
-def synthetic_case(family: str, seed: int, machine: str | Machine = "p100x4") -> tuple[Program, Machine]:
-    """A graph, and the machine with the capacities drawn for it: always the same."""
-    program = synthetic_graph(family, seed)
-    whole = load_machine(machine) if isinstance(machine, str) else machine
-    rng = np.random.default_rng([31_000, list(FAMILIES).index(family), seed])
+
+def make_case(number: int, seed: int = 0, own: Own = ()) -> GraphOptimization:
+    """The case of a number: the same one everywhere. With programs of one's `own` every second case is one of
+    them, with other capacities."""
+    rng = np.random.default_rng([seed, number, 25])
+    for _ in itertools.count():
+        if own and number % 2:
+            return GraphOptimization(*_vary(rng, *own[int(rng.integers(len(own)))]))
+        program = _random_program(rng)
+        try:
+            problem = GraphOptimization(program, _random_machine(rng, program))
+            small = problem.nodes <= MOST_NODES and GROUPS[0] <= problem.groups <= GROUPS[1]
+            if small and problem.no_plan is None:
+                return problem
+        except LoadmasterError:
+            continue  # an op that these devices can't run, for example
+    raise AssertionError("random cases never end")
+
+
+def _vary(rng: Rng, program: Program, machine: Machine) -> tuple[Program, Machine]:
+    memories = tuple(
+        replace(memory, capacity=max(memory.alignment, int(memory.capacity * rng.uniform(0.8, 1.5))))
+        for memory in machine.memories
+    )
+    return program, replace(machine, memories=memories, text="")
+
+
+def _random_program(rng: Rng) -> Program:
+    kind = rng.random()
+    if kind < 0.45:
+        family = str(rng.choice(list(TRAINING_FAMILIES)))
+        return synthetic_graph(family, FIRST_SEED + int(rng.integers(2**30)))
+    if kind < 0.7:
+        return _model(str(rng.choice(TRACED)))
+    if kind < 0.85:
+        return scale_batch(_model(str(rng.choice(SMALL))), float(rng.choice([0.5, 1, 2, 4, 8])))
+    return random_transformer(rng) if kind < 0.93 else random_convnet(rng)
+
+
+@lru_cache(maxsize=len(TRACED) + len(SMALL))
+def _model(name: str) -> Program:
+    return load_model(name)
+
+
+def _random_machine(rng: Rng, program: Program) -> Machine:
+    """So many of one device, all linked with each other; slower or faster links, and little memory."""
+    base = load_machine(str(rng.choice(DEVICES)))
+    device, memory, link = base.devices[0], base.memories[base.home[0]], base.links[0]
+    count = int(rng.choice(COUNTS))
+    bandwidth = max(1, int(link.bandwidth * np.exp(0.8 * rng.normal())))
+    latency = int(link.latency * float(rng.choice([0.2, 1, 1, 3])))
+    whole = replace(base, devices=(device,), memories=(memory,), links=(), text="")
+    capacity = draw_capacity(rng, program, whole, count)
+    memories = tuple(replace(memory, name=f"m{i}", capacity=capacity) for i in range(count))
+    devices = tuple(replace(device, name=f"d{i}", memories=(f"m{i}",)) for i in range(count))
+    links = tuple(
+        Link(f"m{a}", f"m{b}", bandwidth, latency, (f"out{a}", f"in{b}"))
+        for a in range(count)
+        for b in range(count)
+        if a != b
+    )
+    return replace(base, name=f"random-{count}", devices=devices, memories=memories, links=links, text="")
+
+
+def draw_capacity(rng: Rng, program: Program, whole: Machine, devices: int) -> int:
+    """Bytes of each device's memory: a share of what the program needs on one alone, but not so little that
+    no plan can exist."""
     peak = int(simulate(program, whole).memory_peak[whole.home[0]])
     drawn = rng.uniform(*SHARES) * peak
-    capacity = min(max(drawn, _least(program, len(whole.devices))), SHARES[1] * peak)
-    memories = [
-        replace(memory, capacity=int(capacity)) if number in whole.home else memory
-        for number, memory in enumerate(whole.memories)
-    ]
-    name = f"{whole.name}:{family}-{seed}"
-    return program, replace(whole, name=name, memories=tuple(memories), text="")
+    return int(min(max(drawn, _least(program, devices)), SHARES[1] * peak))
 
 
 def _least(program: Program, devices: int) -> float:
@@ -60,198 +161,16 @@ def _least(program: Program, devices: int) -> float:
     return 1.05 * (share + int(used.max(initial=0)))
 
 
-SPLITS = {
-    "train": (
-        (
-            "rnnlm-2",
-            "rnnlm-4",
-            "gnmt-2",
-            "txl-2",
-            "txl-4",
-            "inception-b32",
-            "wavenet-2x9",
-            "vit-l16",
-            "llama",
-        ),
-        0,
-    ),
-    "validation": (("gnmt-4",), 10_000),
-}
-"""Workloads, and the first seed of the synthetic families; as in benchmarks/splits/go.toml."""
-MACHINES = ("p100x2", "p100x4", "p100x8", "p100nv-x8", "v100nv-x4", "v100nv-x8", "a100-40x4", "h100x8")
-PLACED = (("placement",), Base(fusion="none", schedule="fifo"))
-JOINT = (TASKS, Base())
-ALONE = ((("fusion",), Base()), (("schedule",), Base()))
-
-
-@dataclass(frozen=True)
-class Case:
-    """One problem by its name: 'rnnlm-2@p100x4/joint' or 'cells:17@p100x4/placement'."""
-
-    graph: str
-    machine: str
-    tasks: tuple[str, ...] = TASKS
-    base: Base = JOINT[1]
-
-    @property
-    def name(self) -> str:
-        return f"{self.graph}@{self.machine}/{'joint' if len(self.tasks) == 3 else '+'.join(self.tasks)}"
-
-    def load(self) -> GraphOptimization:
-        family, _, seed = self.graph.partition(":")
-        if seed:
-            program, machine = synthetic_case(family, int(seed), self.machine)
-        else:
-            program, machine = load_model(self.graph), load_machine(self.machine)
-        return GraphOptimization(program, machine, tasks=self.tasks, base=self.base)
-
-
-def cases_of(split: str, synthetic: int = 60, seed: int = 0) -> list[Case]:
-    """Every workload of a split on every machine, placed alone and jointly; on its own machine fused
-    and ordered alone too; and so many graphs of each synthetic family, each on one machine."""
-    if split not in SPLITS:
-        raise LoadmasterError(
-            f"there is no split '{split}' to train on", object="split", remedy=f"use {' or '.join(SPLITS)}"
-        )
-    workloads, first = SPLITS[split]
-    found = []
-    for graph in workloads:
-        own = MODELS[graph].machine
-        machines = (own, *(name for name in MACHINES if name != own)) if split == "train" else (own,)
-        found += [Case(graph, machine, *what) for machine in machines for what in (JOINT, PLACED)]
-        found += [Case(graph, own, *what) for what in ALONE]
-    rng = np.random.default_rng([seed, 77])
-    for family in TRAINING_FAMILIES:
-        for number in range(synthetic):
-            what = JOINT if rng.random() < 0.6 else PLACED
-            found.append(Case(f"{family}:{first + number}", str(rng.choice(MACHINES)), *what))
-    return found
-
-
-# Good plans for training cases: the best of constructive solvers and annealing, in GO's levels. They are what a new policy imitates before it learns from rewards. A plan is kept as levels, with the
-# time that these levels give, so that what is imitated is what was measured.
-
-EVALUATIONS = 3_000
-LARGE, LARGE_EVALUATIONS = 20_000, 1_000
-"""Above so many nodes, so many evaluations."""
-
-
-@dataclass(frozen=True)
-class KnownPlan:
-    """A case's best known plan."""
-
-    actions: Actions
-    value: int
-    """Its time; from `UNFIT` on: none fits."""
-    reference: int
-    hinted: npt.NDArray[np.int32]
-    seconds: float
-
-
-def find_plan(problem: GraphOptimization, evaluations: int | None = None, seed: int = 0) -> KnownPlan:
-    """The best of constructive solvers and chains of annealing that no policy steers."""
-    started = now()
-    budget = evaluations or (LARGE_EVALUATIONS if problem.nodes > LARGE else EVALUATIONS)
-    solver = make_labelled("graph", "go+anneal", {"prior": "seeds", "threads": 1})
-    found = solve(solver, problem, Budget(budget), seed)
-    vectors = [problem.vector()]
-    if found.decision is not None:
-        vectors.append(np.asarray(found.decision))
-    vectors += variants(problem, np.stack(vectors))
-    candidates = [actions_of(problem, vector) for vector in vectors]
-    stacked = Actions(*(np.stack(part) for part in zip(*candidates, strict=True)))
-    values = problem.score(vectors_of(problem, stacked), threads=1).value
-    values = np.where(values < 0, np.iinfo(np.int64).max, values)
-    best = int(values.argmin())
-    return KnownPlan(
-        candidates[best], int(values[best]), problem.reference_ps, hinted_devices(problem), now() - started
-    )
-
-
-def find_plans(
-    cases: Sequence[Case],
-    folder: Path,
-    processes: int,
-    until: float | None = None,
-    report: Callable[[str], None] = print,
-    evaluations: int | None = None,
-) -> dict[Case, KnownPlan]:
-    """Find what is not in `folder` yet, several at a time until `until` (as `clock.now` tells it); returns
-    the plans that are there then."""
-    folder.mkdir(parents=True, exist_ok=True)
-    missing = [case for case in cases if not file_of(folder, case).exists()]
-    jobs = [(case, folder, until, evaluations) for case in missing]
-    if jobs:
-        with multiprocessing.get_context("spawn").Pool(processes, initializer=_use_one_core) as pool:
-            for number, line in enumerate(pool.imap_unordered(_find_one, jobs)):
-                if line:
-                    report(f"{number + 1}/{len(missing)} {line}")
-    return {case: load(path) for case in cases if (path := file_of(folder, case)).exists()}
-
-
-def _use_one_core() -> None:
-    """A case is too small for more."""
-    if hasattr(os, "sched_setaffinity"):
-        free = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {free[os.getpid() % len(free)]})
-
-
-def _find_one(job: tuple[Case, Path, float | None, int | None]) -> str:
-    case, folder, until, evaluations = job
-    if until is not None and now() > until:
-        return ""
-    plan = find_plan(case.load(), evaluations)
-    save(file_of(folder, case), plan)
-    fits = "does not fit" if plan.value >= UNFIT else f"{1 - plan.value / plan.reference:+.1%}"
-    return f"{case.name}: {fits} in {plan.seconds:.1f} s"
-
-
-def file_of(folder: Path, case: Case) -> Path:
-    """Where the known plan of a case is kept."""
-    return folder / f"{case.name.replace('/', '_').replace(':', '-')}.npz"
-
-
-def save(path: Path, plan: KnownPlan) -> None:
-    """Write a known plan, whole or not at all."""
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(
-            file,
-            fusion=plan.actions.fusion,
-            device=plan.actions.device,
-            schedule=plan.actions.schedule,
-            value=plan.value,
-            reference=plan.reference,
-            hinted=plan.hinted.astype(np.int8),
-            seconds=plan.seconds,
-        )
-
-
-def load(path: Path) -> KnownPlan:
-    """A plan of `save`; its levels are checked against the case by whoever uses them."""
-
-    def refuse(reason: str) -> LoadmasterError:
-        return LoadmasterError(
-            f"'{path}' is no plan to imitate: {reason}",
-            object=str(path),
-            remedy="remove it: it is made again",
-        )
-
-    kept = read_npz(path, refuse)
-    dimensions = {
-        "fusion": 1,
-        "device": 1,
-        "schedule": 1,
-        "hinted": 2,
-        "value": 0,
-        "reference": 0,
-        "seconds": 0,
-    }
-    for name, count in dimensions.items():
-        if name not in kept or kept[name].ndim != count:
-            raise refuse(f"it has no '{name}' of {count} dimensions")
-    if not np.isfinite(kept["seconds"]):
-        raise refuse(f"it took {kept['seconds']} seconds")
-    actions = Actions(kept["fusion"], kept["device"], kept["schedule"])
-    hinted = kept["hinted"].astype(np.int32)
-    value, reference = int(kept["value"]), int(kept["reference"])
-    return KnownPlan(actions, value, reference, hinted, float(kept["seconds"]))
+def synthetic_case(family: str, seed: int, machine: str | Machine = "p100x4") -> tuple[Program, Machine]:
+    """A random graph, and a machine with the capacities drawn for it: always the same. For validation and
+    tests; training's are made by `make_case`."""
+    program = synthetic_graph(family, seed)
+    whole = load_machine(machine) if isinstance(machine, str) else machine
+    rng = np.random.default_rng([31_000, list(FAMILIES).index(family), seed])
+    capacity = draw_capacity(rng, program, whole, len(whole.devices))
+    memories: list[Memory] = [
+        replace(memory, capacity=capacity) if number in whole.home else memory
+        for number, memory in enumerate(whole.memories)
+    ]
+    name = f"{whole.name}:{family}-{seed}"
+    return program, replace(whole, name=name, memories=tuple(memories), text="")

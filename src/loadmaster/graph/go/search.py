@@ -1,263 +1,215 @@
-"""GO as a prior for search: its probabilities give plans to begin with and steer what is tried."""
+"""GO: large-neighbourhood search whose candidates a trained network screens, from plans that it has chosen.
+
+The network ranks, the decoder decides: of many changes that the operators and the list scheduler make, those
+are evaluated that the network expects to gain. Before that, it ranks what the scheduler makes of everything
+with a portfolio of parameters that was chosen on other graphs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from loadmaster.arrays import Float32, Float64, Int32
 from loadmaster.errors import LoadmasterError
-from loadmaster.graph import GraphOptimization
-from loadmaster.graph.anneal import Chains, renamed
-from loadmaster.graph.go.graph import alike
-from loadmaster.graph.go.prior import Prior, seeds_prior
-from loadmaster.graph.moves import SteeredMoves
-from loadmaster.graph.pipeline import SHARE, WORST, Candidates, constructive, graph_of, variants
-from loadmaster.graph.search import Brkga, Fresh, Genes
-from loadmaster.host import cores
-from loadmaster.learn.policies import PRETRAINED, pretrained_names
-from loadmaster.search.solver import Meter, Solution, Solver, State, restore_generator
+from loadmaster.graph.decoder import partitions
+from loadmaster.graph.go.scores import (
+    PRIOR,
+    RANKER,
+    GraphView,
+    Network,
+    PlanView,
+    believe,
+    device_features,
+    make_features,
+    operator_numbers,
+    rank,
+)
+from loadmaster.graph.large_neighbourhood import (
+    FUSED_OTHERWISE,
+    OPERATORS,
+    Candidates,
+    LargeNeighbourhood,
+    Proposer,
+    Standing,
+    Starts,
+    reckon_time,
+)
+from loadmaster.learn.policies import BadPolicy, read_policy
+from loadmaster.search.solver import Meter, Solution, State
 
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
-Float32 = npt.NDArray[np.float32]
 Rng = np.random.Generator
 
-CHECKPOINT = f"{PRETRAINED}go"
-SHARP, PLAIN = 3, 4
-"""Plans drawn from the prior, near to the likeliest and as likely as it says."""
-MOST_CHAINS, LEAST_CHAINS = 10, 2
-PER_GROUP = 4
-"""Proposals for each group that a chain should have, or else there are fewer chains."""
-EVOLVED, LAST_CHAINS = 0.4, 4
-"""The share of the search after which the genetic algorithm hands over, and to how many chains."""
-TRUST = 4.0
-"""How narrow the Beta distributions are: their two parameters add up to it."""
-FASTER = 6
-"""A change is evaluated about so much faster than a whole plan."""
-UNLIMITED = 50_000
-"""Evaluations until it is cold where nothing limits it."""
-LATE = 0.5
+SHIPPED = "pretrained:ranker"
+"""The policy that comes with the package."""
+UNTRAINED = "none"
+SCREEN = 6
+DECODED, FIRST = 64, 7
+"""Placements that the scheduler makes before the search, and how many of them and of the hints are evaluated before
+other fusions are."""
+EVERY = 4
+"""Rounds between two looks of the prior at the plan in hand."""
+GUMBEL = 0.3
+"""Of the noise on utilities: the network may be wrong in the same way every time."""
 
 
-class Prepared:
-    """What a steered search begins with: plans, a prior, and where in the budget it stands."""
+@dataclass(frozen=True)
+class Policy:
+    """What training gives. `prior`: None where a search should do without."""
 
-    def __init__(self, meter: Meter, problem: GraphOptimization, source: str, seed: int) -> None:
-        self.alike = alike(problem)
-        self.plans, before = constructive(meter, problem), meter.seconds
-        learned, self.source = prior_for(problem, source)
-        known = self._known(problem, learned)
-        self.prior = learned or known
-        self.steering = learned.mixed(known) if learned else known
-        """Half of it is what constructive plans do: the policy may be wrong about a graph."""
-        rng = np.random.default_rng([seed, 3])
-        drawn = [
-            self.prior.best(problem)[None],
-            self.prior.draw(problem, rng, SHARP, 4.0),
-            self.prior.draw(problem, rng, PLAIN),
-        ]
-        if len(self.plans.values) and not meter.exhausted:
-            vectors = np.concatenate(drawn)
-            self.plans.add(meter, [*vectors, *variants(problem, vectors)], SHARE)
-        self.begun = np.array([meter.evaluations, meter.seconds])
-        self.pace = before / max(1, len(self.plans.values))
-
-    def _known(self, problem: GraphOptimization, learned: Prior | None) -> Prior:
-        """The prior of the plans, with devices named as the learned one names them."""
-        vectors, at = self.plans.vectors.copy(), problem.part("device")
-        if self.alike and at.stop > at.start and len(vectors):
-            best = vectors[self.plans.values.argmin(), at].astype(np.int64)
-            like = learned.device if learned else np.eye(problem.devices)[best]
-            for vector in vectors:
-                vector[at] = renamed(vector[at], like)
-        return seeds_prior(problem, vectors, self.plans.values)
-
-    def starts(self, meter: Meter, problem: GraphOptimization, count: int) -> Candidates:
-        """So many plans: the best of different placements, named as the prior names devices; where
-        there are too few, again from the first."""
-        rows = self.plans.best_placements(problem, count)
-        vectors, values = self.plans.vectors[rows], self.plans.values[rows]
-        at = problem.part("device")
-        if self.alike and at.stop > at.start:
-            found = Candidates(vectors, values)
-            named = vectors.copy()
-            for vector in named:
-                vector[at] = renamed(vector[at], self.steering.device)
-            found.add(meter, named)
-            value = dict(zip((v.tobytes() for v in found.vectors), found.values.tolist(), strict=True))
-            values = np.array([value.get(v.tobytes(), WORST) for v in named], dtype=np.int64)
-            vectors = named
-        again = np.arange(count) % max(1, len(rows))
-        return Candidates(vectors[again], values[again]) if rows else Candidates(vectors, values)
+    ranker: Network | None
+    prior: Network | None
+    portfolio: Float64
+    """[P, 6] scheduler parameters as they are drawn, and the order."""
 
 
-def prior_for(problem: GraphOptimization, source: str) -> tuple[Prior | None, str]:
-    """The learned prior and its name; none where `source` is 'seeds' or GO has no policy for a graph."""
-    from loadmaster.graph.go.graph import MOST_DEVICES
-    from loadmaster.graph.go.infer import prior_of
+@lru_cache(maxsize=8)
+def load_policy(name: str) -> Policy:
+    """Of a file of `train`, of the package, or untrained."""
+    if name == UNTRAINED:
+        return Policy(RANKER.make(0), PRIOR.make(0), np.zeros((0, 6)))
+    arrays, _ = read_policy(name, "go")
+    try:
+        ranker, prior = RANKER.read(arrays, "ranker"), PRIOR.read(arrays, "prior")
+        portfolio = np.asarray(arrays["portfolio"], dtype=np.float64)
+        fine = portfolio.ndim == 2 and portfolio.shape[1] == 6 and bool(np.isfinite(portfolio).all())
+        fine = fine and bool(np.isin(portfolio[:, 5], (0, 1, 2)).all())
+    except (LoadmasterError, KeyError, TypeError, ValueError):
+        fine = False
+    if not fine:
+        raise BadPolicy(
+            f"policy '{name}' has no networks and portfolio for graphs",
+            object=name,
+            remedy="train it again with this version: loadmaster train go --out POLICY.npz",
+        )
+    return Policy(ranker, prior, portfolio)
 
-    known = CHECKPOINT.removeprefix(PRETRAINED) in pretrained_names("go")
-    if source == "seeds" or (source == "learned" and not (known and problem.devices <= MOST_DEVICES)):
-        return None, "seeds"
-    name = CHECKPOINT if source == "learned" else source
-    return prior_of(problem, name), name
+
+class Watched:
+    """The views of a problem and of the plan that was looked at last."""
+
+    def __init__(self, proposer: Proposer) -> None:
+        self.proposer, self.graph = proposer, GraphView(proposer.decoder)
+        self._seen: tuple[Standing, PlanView] | None = None
+
+    def features(self, standing: Standing, candidates: Candidates) -> Float32:
+        """[K, F] of changes of a plan."""
+        device = self.proposer.space.devices(candidates.plain)
+        return make_features(
+            self.view(standing), standing, device, operator_numbers(self.proposer, candidates)
+        )
+
+    def placements(self, standing: Standing, device: Int32) -> Float32:
+        """[K, F] of placements [K, G] in which everything is put anew."""
+        operator = np.full(len(device), OPERATORS.index("all"))
+        return make_features(self.view(standing), standing, device, operator)
+
+    def view(self, standing: Standing) -> PlanView:
+        if self._seen is None or self._seen[0] is not standing:
+            self._seen = standing, PlanView(self.graph, self.proposer.space.devices(standing.vector))
+        return self._seen[1]
 
 
-class _Steered(Solver):
-    """Options of both searches. `prior`: 'learned' (GO's policy where there is one, else as 'seeds'),
-    'seeds' (the constructive plans, nothing learned) or a file of `loadmaster train go`. `chains`: how
-    many at first; without it, by the budget. `threads`: all cores where it is not given; the answer
-    does not depend on it."""
+class Go(LargeNeighbourhood):
+    """As `large-neighbourhood`, with a trained network. `init`: the policy that comes with the package, a file of
+    `loadmaster train go`, or 'none' (untrained networks). `screen`: so many times as many candidates are ranked as are
+    evaluated; 1: the ranker has no say. `prior`: whether the prior has a say in what is freed and where it goes."""
 
-    problem_kind = "graph"
-    deterministic = scheduled = True
+    name = "go"
+    summary = "large neighbourhoods whose changes a trained network proposes and ranks (GO)"
 
-    def __init__(self, prior: str = "learned", chains: int | None = None, threads: int | None = None) -> None:
-        if chains is not None and chains < 1:
-            raise LoadmasterError(
-                f"{chains} chains can't search", object="chains", number=chains, remedy="use 1 or more"
-            )
-        self.prior, self.chains, self.threads = prior, chains, threads
-        self.options = {"prior": prior, "chains": chains, "threads": threads}
-
-    def _anneal(
+    def __init__(
         self,
-        meter: Meter,
-        problem: GraphOptimization,
-        prior: Prior,
-        seed: int,
-        begun: Float64,
-        starts: Candidates | None,
-        state: State,
+        init: str = SHIPPED,
+        batch: int = 8,
+        screen: int = SCREEN,
+        prior: bool = True,
+        portfolio: int = 16,
+        threads: int | None = None,
     ) -> None:
-        chains = Chains(
-            meter,
-            problem,
-            SteeredMoves(problem, prior),
-            seed,
-            _progress(meter, begun),
-            alike(problem),
-            self.threads,
-        )
-        if starts is not None:
-            chains.begin(starts.vectors, starts.values)
-        else:
-            chains.restore(state)
-        kept = _kept(prior, begun)
-        if chains.moves:
-            chains.run(lambda: kept)
-
-    def _count(self, meter: Meter, problem: GraphOptimization, pace: float) -> int:
-        """Chains that the budget can feed."""
-        if self.chains is not None:
-            return self.chains
-        room = meter.evaluations_left
-        if room is None:
-            threads = self.threads or cores()
-            room = int((meter.seconds_left or 10.0) * FASTER * threads / max(1e-6, pace))
-        return int(np.clip(room // (PER_GROUP * max(1, problem.groups)), LEAST_CHAINS, MOST_CHAINS))
-
-
-class GoAnneal(_Steered):
-    name = "go+anneal"
-    summary = "annealing chains from constructive plans and GO's, steered by its probabilities"
-    __doc__ = f"{summary}. {_Steered.__doc__}"
+        super().__init__(batch, screen, portfolio, threads)
+        self.init, self.prior = init, prior
+        self.policy = load_policy(init)
+        self.options = {"init": init, "prior": prior, **self.options}
+        self._watched: Watched | None = None
+        self._rounds = 0
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
-        problem, notes = graph_of(meter), dict[str, Any]()
-        if state is not None:
-            prior = _prior_in(state)
-            self._anneal(meter, problem, prior, seed, state["begun"], None, state)
-        elif not meter.exhausted:
-            ready = Prepared(meter, problem, self.prior, seed)
-            notes["prior"] = ready.source
-            starts = ready.starts(meter, problem, self._count(meter, problem, ready.pace))
-            if not meter.exhausted and len(starts.values):
-                self._anneal(meter, problem, ready.steering, seed, ready.begun, starts, {})
-        return meter.solution(**notes)
+        self._watched, self._rounds = None, 0
+        return super().run(meter, seed, state)
 
+    def arrays(self, proposer: Proposer) -> State:
+        """How many rounds there were, and what the prior said at its last look."""
+        prior = np.zeros(0) if proposer.prior is None else proposer.prior
+        weight = np.zeros(0) if proposer.weight is None else proposer.weight
+        return {"rounds": np.array(self._rounds), "prior": prior, "weight": weight}
 
-class GoBrkga(_Steered):
-    name = "go+brkga"
-    summary = "a genetic algorithm whose population and mutants are drawn from GO; then its chains"
-    __doc__ = f"{summary}. {_Steered.__doc__}"
+    def restore(self, state: State, proposer: Proposer) -> None:
+        self._rounds = int(state["rounds"])
+        proposer.prior = np.array(state["prior"]) if state["prior"].size else None
+        proposer.weight = np.array(state["weight"]) if state["weight"].size else None
 
-    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
-        problem, notes = graph_of(meter), dict[str, Any]()
-        genes, brkga, rng = Genes(problem), Brkga(), np.random.default_rng([seed, 5])
-        if state is not None and "standing" in state:
-            prior = _prior_in(state)
-            self._anneal(meter, problem, prior, seed, state["begun"], None, state)
-            return meter.solution()
-        if state is None:
-            if meter.exhausted:
-                return meter.solution()
-            ready = Prepared(meter, problem, self.prior, seed)
-            prior, begun, notes["prior"] = ready.prior, ready.begun, ready.source
-            fresh, order = likely(genes, prior), np.argsort(ready.plans.values, kind="stable")
-            best = ready.plans.vectors[order[: brkga.population // 2]]
-            keys, values = brkga.first(meter, genes, rng, list(best), fresh)
-        else:
-            prior = _prior_in(state)
-            keys, values, begun = np.array(state["keys"]), np.array(state["values"]), state["begun"]
-            rng, fresh = restore_generator(state["rng"]), likely(genes, prior)
-        kept = _kept(prior, begun)
-        over = _progress(meter, begun)
-        keys, values = brkga.evolve(
-            meter, genes, rng, keys, values, fresh, lambda: kept, lambda: over() > EVOLVED
-        )
-        if not meter.exhausted:
-            count = min(self.chains or LAST_CHAINS, len(keys))
-            rows = Candidates(genes.decoded(keys), values).best_placements(problem, count)
-            starts = Candidates(genes.decoded(keys[rows]), values[rows])
-            begun = np.array([meter.evaluations, meter.seconds])
-            self._anneal(meter, problem, prior, seed, begun, starts, {})
-        return meter.solution(**notes)
+    def watched(self, proposer: Proposer) -> Watched:
+        """The views of what is searched now."""
+        if self._watched is None or self._watched.proposer is not proposer:
+            self._watched = Watched(proposer)
+        return self._watched
 
+    def begin(self, meter: Meter, proposer: Proposer, rng: Rng) -> Standing | None:
+        """Of hints, partitions and what the scheduler makes with the portfolio and with random parameters, the one that
+        the scheduler reckons best; then those that the network expects most of; then the best of them with other
+        fusions; then more of the same, what is left of the hints, and constructive pipelines."""
+        ranker = self.policy.ranker
+        if proposer.neighbourhoods is None or ranker is None or self.screen == 1:
+            return super().begin(meter, proposer, rng)
+        first, *others = proposer.space.modes
+        found, watched = Starts(meter, proposer.space), self.watched(proposer)
+        hints = np.unique(np.stack(self.starts(proposer)), axis=0)
+        left = np.unique(np.concatenate([hints, self.decode(proposer, rng)]), axis=0)
+        reckoned = reckon_time(proposer, left)
+        found.add([left[int(reckoned.argmin())], *partitions(proposer.problem)], first)
+        for count in (FIRST, self.portfolio):
+            best = found.best()
+            if best is None or meter.exhausted:
+                break
+            order = np.argsort(-rank(ranker, watched.placements(best, left)), kind="stable")
+            found.add(list(left[order[:count]]), found.best_mode())
+            left = left[order[count:]]
+            if count == FIRST:
+                placements = found.best_devices(FUSED_OTHERWISE - 1)
+                for mode in others:
+                    found.add(placements, mode)
+        found.add_vector(proposer.problem.vector())
+        found.add(list(hints), first)
+        self.construct(meter, proposer, found)
+        return found.best()
 
-def likely(genes: Genes, prior: Prior) -> Fresh:
-    """Chromosomes whose affinities have the prior's probabilities as means; keys are drawn from its
-    levels."""
-    mean = prior.device.astype(np.float64).ravel()
+    def decode(self, proposer: Proposer, rng: Rng) -> Int32:
+        """[DECODED, G] everything put anew with the portfolio and with random parameters."""
+        known = self.policy.portfolio
+        drawn, order = proposer.draw_parameters(rng, max(0, DECODED - len(known)))
+        drawn = np.concatenate([known[:, :5], drawn])
+        return proposer.portfolio(drawn, np.concatenate([known[:, 5].astype(np.int64), order]))
 
-    def fresh(rng: Rng, count: int) -> Float32:
-        vectors = prior.draw(genes.problem, rng, count)
-        keys = np.empty((count, genes.width), dtype=np.float32)
-        keys[:, : genes.affinities.start] = vectors[:, : genes.device.start]
-        keys[:, genes.affinities] = rng.beta(
-            1e-2 + TRUST * mean, 1e-2 + TRUST * (1 - mean), size=(count, len(mean))
-        )
-        keys[:, genes.affinities.stop :] = vectors[:, genes.device.stop :]
-        return keys
-
-    return fresh
-
-
-def _kept(prior: Prior, begun: Float64) -> State:
-    """What a checkpoint of either phase needs."""
-    return {"device": prior.device, "fusion": prior.fusion, "schedule": prior.schedule, "begun": begun}
-
-
-def _prior_in(state: State) -> Prior:
-    return Prior(state["device"], state["fusion"], state["schedule"])
-
-
-def _progress(meter: Meter, begun: Float64) -> Callable[[], float]:
-    """How much of what was left then is over now: of evaluations, or of seconds where there is no
-    other limit or they will clearly be spent first."""
-    evaluations, seconds = float(begun[0]), float(begun[1])
-    whole, limit = meter.budget.evaluations, meter.budget.seconds
-
-    def over() -> float:
-        done, late = meter.evaluations - evaluations, 0.0
-        if limit is not None:
-            late = (meter.seconds - seconds) / max(1e-9, limit - seconds)
-            if whole is None:
-                return late
-        share = done / max(1.0, (whole or UNLIMITED) - evaluations)
-        return late if late > share + LATE else share
-
-    return over
+    def propose(self, proposer: Proposer, rng: Rng, standing: Standing) -> Candidates:
+        ranker, prior = self.policy.ranker, self.policy.prior
+        if proposer.neighbourhoods is None:
+            return proposer.draw(rng, standing, self.batch)
+        watched = self.watched(proposer)
+        if self.prior and prior is not None and self._rounds % EVERY == 0:
+            view = watched.view(standing)
+            log_prob = believe(prior, device_features(view))
+            stays = np.exp(log_prob[np.arange(len(log_prob)), view.device])
+            proposer.prior = log_prob - log_prob.max(axis=1, keepdims=True)
+            proposer.weight = (1 - stays + 1e-3) / (1 - stays + 1e-3).sum()
+        self._rounds += 1
+        if self.screen == 1 or ranker is None:
+            return proposer.draw(rng, standing, self.batch)
+        drawn = proposer.draw(rng, standing, self.batch * self.screen)
+        utility = rank(ranker, watched.features(standing, drawn))
+        chosen = np.argsort(-(utility + GUMBEL * rng.gumbel(size=len(drawn))), kind="stable")[: self.batch]
+        if self.batch > 4:
+            chosen[-1] = rng.integers(len(drawn))  # the network may be wrong
+        return drawn.take(chosen)

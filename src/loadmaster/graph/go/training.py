@@ -1,312 +1,626 @@
-"""Training GO: one policy over many graphs together, or on one graph alone."""
+"""Training GO by expert iteration: search on many graphs, learn which changes were for the better, search with that.
+
+A round: workers make graphs and machines by number (`cases`), search them, and send back what every candidate
+looked like and what it gained; the ranker is fitted to all of it with NumPy alone. The first round searches
+without a network. It also tries one portfolio of scheduler parameters on every graph; those that together do
+best are kept. Every tenth graph is left out of the fit and tells how well changes are ranked.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from loadmaster.arrays import Bool, Float32, Float64, Int64, Message
 from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
-from loadmaster.host import cores
-from loadmaster.learn.checkpoints import (
-    BadState,
-    read_state,
-    restore_tree,
-    state_path,
-    tree_arrays,
-    write_state,
+from loadmaster.graph.anneal import renamed
+from loadmaster.graph.decoder import alike
+from loadmaster.graph.go.cases import (
+    DEVICES,
+    HELD_OUT_FAMILIES,
+    HELD_OUT_MACHINES,
+    HELD_OUT_MODELS,
+    SMALL,
+    TRACED,
+    make_case,
 )
-from loadmaster.learn.policies import policy_arrays, save_policy
-from loadmaster.learn.session import (
-    Interval,
-    Report,
-    Unfinished,
-    ignore,
-    make_settings,
-    policy_header,
-    require_agents,
+from loadmaster.graph.go.scores import (
+    FEATURES,
+    PARTS,
+    PRIOR,
+    PRIOR_FEATURES,
+    RANKER,
+    Network,
+    device_features,
 )
-from loadmaster.search.registry import make_solver
-from loadmaster.search.solver import Budget, Solution, solve
+from loadmaster.graph.go.search import UNTRAINED, Go, Policy, load_policy
+from loadmaster.graph.large_neighbourhood import DEVIATION, MEAN, ORDER_SHARES, Candidates, Proposer, Standing
+from loadmaster.graph.problem import UNFIT
+from loadmaster.learn.checkpoints import BadState, check_same, read_state, state_path, write_state
+from loadmaster.learn.policies import save_policy
+from loadmaster.learn.session import Report, Unfinished, check_settings, ignore, make_settings, policy_header
+from loadmaster.mapping.egrl.cases import Own
+from loadmaster.mapping.egrl.evolution_strategies import pack_own, unpack_own
+from loadmaster.search.solver import Budget, Meter, solve
 
-if TYPE_CHECKING:
-    from loadmaster.graph import GraphOptimization
-    from loadmaster.graph.go.cases import Case
-    from loadmaster.graph.go.settings import Shape
-    from loadmaster.graph.go.trainer import SizeClass, Trainer
+Rng = np.random.Generator
+Calls = Callable[[Sequence[Message]], list[Message]]
+Workers = Callable[[str, Mapping[str, Any], Mapping[str, Any]], AbstractContextManager[tuple[Calls, int]]]
+"""(name of the function, about, arrays) -> calls, and how many workers: `runs.workers.distribute_function`."""
 
-PACKAGES = ("jax", "equinox", "optax")
-SYNTHETIC = 60
-"""Graphs of each synthetic family in a split."""
-SAVE_SECONDS = 60.0
-PLANS_SHARE, IMITATED_SHARE = 0.25, 0.5
-"""Of the time limit: for making good plans; and of what is left then, for imitating them."""
-RATES, PPO_RATES = (1e-3, 1e-4), (3e-5, 1e-5)
-ENTROPY, IMITATION = 0.0, 0.1
-"""Of rewards. Faster rates, or a reward for entropy, forget which hint to follow."""
-ROUND_SECONDS = 60.0
-"""Of rewards, between two looks at the validation graphs."""
-VALIDATION_GRAPHS, VALIDATION_EVALUATIONS = 20, 60
-"""Synthetic ones of each family; what is spent on a plan to compare with."""
+MOST_LOG = 0.3
+"""Larger gains and losses, and plans that do not fit, count as this."""
+GAIN = 1e-6
+"""A change is for the better from this on."""
+TRIED, KEPT = 64, 16
+"""Members of the portfolio that are tried on every graph of the first round, and those that are kept."""
+VALIDATION = 10
+"""Every such graph is left out of the fit."""
+PER_REQUEST = 2
+REQUESTS = 6
+"""Graphs in a request, and requests for each worker at once."""
+FIT_SHARE = 0.15
+"""Of a round's seconds, for the fit."""
+PASSED = (0, 8, 20)
+"""Rounds whose plan in hand is compared with the best in the end."""
+PER_PAIR = 10
+"""Groups that move, and groups that stay, of such a plan."""
+MOVED = 3.0
+"""How much more a group counts that moves."""
 
 
-def train_one(
-    problem: GraphOptimization,
-    *,
-    name: str,
-    out: Path,
-    evaluations: int | None = None,
-    seconds: float | None = None,
-    seed: int = 0,
-    options: Mapping[str, Any] | None = None,
-    init: str | None = None,
-    run_solver: Callable[..., Solution] = solve,
-) -> dict[str, Any]:
-    """Train a policy on one graph: a run of the solver in its mode 'one', whose policy is kept.
+@dataclass(frozen=True)
+class Options:
+    """Of training."""
 
-    Args:
-      problem: the graph and its devices; `name` is what it is called in the row.
-      out: where the policy is written.
-      evaluations, seconds: what ends it; one of them must be given.
-      seed: the same seed and evaluations give the same policy.
-      options: fields of `Settings`; `init`: a policy to start from, else from scratch.
-      run_solver: called as `solve(solver, problem, budget, seed)`; one that writes run folders may stand here.
+    rounds: int = 2
+    graphs: int = 4_000
+    """A round."""
+    evaluations: int = 320
+    """Of the search of a graph, after the portfolio."""
+    steps: int = 6_000
+    """Of the fit of a round."""
+    batch: int = 2_048
+    learning_rate: float = 2e-3
+    decay: float = 1e-3
 
-    Returns:
-      A row: the best plan's time, the base plan's, the gap to the bound, evaluations and updates.
-    """
-    require_agents(*PACKAGES)
-    if evaluations is None and seconds is None:
-        raise LoadmasterError(
-            "training has no end", object="--budget", remedy="give --budget 2000, or --time-limit 5m"
-        )
-    options = dict(options or {})
-    solver: Any = make_solver("graph", "go", {"init": init or "scratch", "mode": "one", **options})
-    solution = run_solver(solver, problem, Budget(evaluations, seconds), seed)
-    if solution.policy is None:
-        source = name.partition("@")[0]
-        raise Unfinished(
-            f"training on '{source}' ended before there was a policy",
-            object=source,
-            remedy="let it run longer",
-        )
-    row = {
-        "what": "graph",
-        "model": name,
-        "machine": problem.machine.name,
-        "picoseconds": solution.value,
-        "base_picoseconds": problem.reference_ps,
-        "gap": solution.gap,
-        "evaluations": solution.evaluations,
-        "updates": solution.metrics["updates"],
+    def __post_init__(self) -> None:
+        counts = ("rounds", "graphs", "evaluations", "steps", "batch")
+        check_settings("train go", self, dict, counts=counts)
+
+
+# --- what workers do ------------------------------------------------------------------------------
+
+
+class Recorder(Go):
+    """A search that keeps what its candidates looked like and the logarithm of their time over the plan's in hand; and
+    some plans in hand, to be compared with the best in the end."""
+
+    def __init__(self, policy: Policy) -> None:
+        learned = policy.ranker is not None
+        super().__init__(UNTRAINED, screen=4 if learned else 1, portfolio=len(policy.portfolio), threads=1)
+        self.policy = policy
+        self.rows: list[Float32] = []
+        self.logs: list[Float64] = []
+        self.tried = np.zeros(len(policy.portfolio))
+        """[P] of the portfolio's members, over the best plan before them."""
+        self.passed: list[Standing] = []
+        """Plans in hand, rounds apart."""
+
+    def begin(self, meter: Meter, proposer: Proposer, rng: Rng) -> Standing | None:
+        size, self.portfolio = self.portfolio, 0
+        standing = super().begin(meter, proposer, rng)
+        self.portfolio = size
+        if standing is None or proposer.neighbourhoods is None or self.policy.ranker is not None:
+            return standing
+        self.passed.append(standing)
+        space, known = proposer.space, self.policy.portfolio
+        device = proposer.portfolio(known[:, :5], known[:, 5].astype(np.int64))
+        mode = next((each for each in space.modes if each.within == standing.within), space.modes[0])
+        plain = np.stack([space.plain(each, mode) for each in device])
+        self.rows.append(self.watched(proposer).placements(standing, device))
+        values = meter.evaluate_many(space.vectors(plain, np.full(size, mode.within))).value
+        values = np.where(values < 0, np.iinfo(np.int64).max, values)
+        self.evaluated(standing, values)
+        self.tried[: len(self.logs[-1])] = self.logs[-1]  # the budget may have ended before all were tried
+        best = int(values.argmin())
+        better = values[best] < standing.value
+        return Standing(plain[best], mode.within, int(values[best])) if better else standing
+
+    def propose(self, proposer: Proposer, rng: Rng, standing: Standing) -> Candidates:
+        if self._rounds in PASSED:
+            self.passed.append(standing)
+        drawn = super().propose(proposer, rng, standing)
+        self.rows.append(self.watched(proposer).features(standing, drawn))
+        return drawn
+
+    def evaluated(self, standing: Standing, values: Int64) -> None:
+        self.rows[-1] = self.rows[-1][: len(values)]
+        if standing.value < UNFIT:
+            logs = np.clip(np.log(np.maximum(1, values) / max(1, standing.value)), -MOST_LOG, MOST_LOG)
+            logs = np.where(values >= UNFIT, MOST_LOG, logs)
+        else:
+            logs = np.where(values < standing.value, -0.1, 0.1)
+        self.logs.append(logs)
+
+    def pairs(self, meter_best: Float64, rng: Rng) -> tuple[Float32, Int64, Int64, Bool]:
+        """(rows [R, F] of some groups with every device, [N] how many devices, [N] where the best plan has the group,
+        [N] whether that is another place) of plans in hand."""
+        watched = self._watched
+        none = np.zeros((0, PRIOR_FEATURES), np.float32)
+        if watched is None or not self.passed:
+            return none, np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_)
+        space, problem = watched.proposer.space, watched.proposer.problem
+        final, rows, labels, moved = space.devices(meter_best), [none], list[int](), list[bool]()
+        for standing in self.passed:
+            view = watched.view(standing)
+            best = final
+            if alike(problem):
+                best = renamed(final, np.eye(problem.devices)[view.device]).astype(np.int32)
+            changed = np.flatnonzero(best != view.device)
+            same = np.flatnonzero(best == view.device)
+            if not len(changed):
+                continue
+            chosen = np.concatenate(
+                [
+                    rng.permutation(changed)[:PER_PAIR],
+                    rng.permutation(same)[: min(PER_PAIR, 2 * len(changed))],
+                ]
+            )
+            rows.append(device_features(view)[chosen].reshape(-1, PRIOR_FEATURES))
+            labels += best[chosen].tolist()
+            moved += (best != view.device)[chosen].tolist()
+        count = np.full(len(labels), problem.devices, dtype=np.int64)
+        return np.concatenate(rows), count, np.array(labels, dtype=np.int64), np.array(moved, dtype=np.bool_)
+
+
+def make_searcher(setup: Message) -> Callable[[Message], Message]:
+    """What a worker answers: searches of cases by number."""
+    own = unpack_own(setup.arrays)
+
+    def answer(request: Message) -> Message:
+        given, about = request.arrays, request.about
+        policy = Policy(None, None, given["portfolio"])
+        if about["learned"]:
+            policy = Policy(RANKER.read(given, "ranker"), PRIOR.read(given, "prior"), given["portfolio"])
+        numbers, evaluations = given["numbers"].tolist(), int(about["evaluations"])
+        return search_cases(numbers, int(about["seed"]), policy, evaluations, own)
+
+    return answer
+
+
+def search_cases(
+    numbers: Sequence[int], seed: int, policy: Policy, evaluations: int, own: Own = ()
+) -> Message:
+    """`rows` [R, F], `logs` [R] and `count` [C] rows of each case; `tried` [C, P] logs of the portfolio's members; and of
+    plans in hand, see `Recorder.pairs`, `pair_rows`, `pair_devices`, `pair_label`, `pair_moved`, and their `pairs` [C]."""
+    found: dict[str, list[npt.NDArray[Any]]] = {
+        "rows": [np.zeros((0, FEATURES), np.float16)],
+        "logs": [np.zeros(0, np.float32)],
+        "pair_rows": [np.zeros((0, PRIOR_FEATURES), np.float16)],
+        "pair_devices": [np.zeros(0, np.int64)],
+        "pair_label": [np.zeros(0, np.int64)],
+        "pair_moved": [np.zeros(0, np.bool_)],
     }
-    about = _about(solver.settings.shape, "one", seed, options, init) | {"trained_on": [row]}
-    save_policy(out, solution.policy, about)
-    return row
+    count, pairs, tried = list[int](), list[int](), list[Float64]()
+    for number in numbers:
+        problem, recorder = make_case(number, seed, own), Recorder(policy)
+        budget = Budget(evaluations + len(policy.portfolio))
+        solution = solve(recorder, problem, budget, number)
+        found["rows"] += [each.astype(np.float16) for each in recorder.rows[: len(recorder.logs)]]
+        found["logs"] += [each.astype(np.float32) for each in recorder.logs]
+        count.append(sum(map(len, recorder.logs)))
+        tried.append(recorder.tried)
+        pairs.append(0)
+        if solution.decision is not None:
+            made = recorder.pairs(np.asarray(solution.decision), np.random.default_rng([seed, number, 8]))
+            pairs[-1] = len(made[2])
+            found["pair_rows"].append(made[0].astype(np.float16))
+            found["pair_devices"].append(made[1])
+            found["pair_label"].append(made[2])
+            found["pair_moved"].append(made[3])
+    arrays: dict[str, npt.NDArray[Any]] = {name: np.concatenate(each) for name, each in found.items()}
+    arrays["count"], arrays["pairs"] = np.array(count, dtype=np.int64), np.array(pairs, dtype=np.int64)
+    arrays["tried"] = np.array(tried, dtype=np.float32).reshape(len(numbers), -1)
+    return Message({}, arrays)
+
+
+# --- the fit ----------------------------------------------------------------------------------------
+
+
+def fit_ranker(
+    network: Network, rows: Float32, logs: Float32, options: Options, rng: Rng, until: float | None = None
+) -> Network:
+    """Cross-entropy of whether a candidate was for the better, and the square error of the signed root of the logarithm
+    of what it gained."""
+    better = (logs < -GAIN).astype(np.float32)
+    gain = (-np.sign(logs) * np.sqrt(np.abs(logs))).astype(np.float32)
+
+    def draw() -> tuple[Float32, Callable[[Float32], Float32]]:
+        chosen = rng.integers(len(rows), size=options.batch)
+
+        def error(out: Float32) -> Float32:
+            found: Float32 = np.empty_like(out)
+            found[:, 0] = 1 / (1 + np.exp(-np.clip(out[:, 0], -30, 30))) - better[chosen]
+            found[:, 1] = 8 * (out[:, 1] - gain[chosen])
+            found /= len(out)
+            return found
+
+        return rows[chosen].astype(np.float32), error
+
+    return descend(network, draw, options, until)
+
+
+def fit_prior(
+    network: Network,
+    rows: npt.NDArray[np.float16],
+    devices: Int64,
+    label: Int64,
+    moved: Bool,
+    options: Options,
+    rng: Rng,
+    until: float | None = None,
+) -> Network:
+    """Cross-entropy of where the best plan has a group; groups that it moves count more."""
+    starts = np.concatenate([[0], np.cumsum(devices)])[:-1]
+    widest = int(devices.max(initial=1))
+    places = np.arange(widest)
+    most = max(1, options.batch // 8)
+
+    def draw() -> tuple[Float32, Callable[[Float32], Float32]]:
+        chosen = rng.integers(len(label), size=most)
+        known = places[None] < devices[chosen][:, None]
+        at = np.where(known, starts[chosen][:, None] + places[None], starts[chosen][:, None])
+        weight = np.where(moved[chosen], MOVED, 1.0)
+        weight = weight / weight.sum()
+
+        def error(out: Float32) -> Float32:
+            logits = np.where(known, out[:, 0].reshape(known.shape), -1e9)
+            raised = np.exp(logits - logits.max(axis=1, keepdims=True))
+            found = raised / raised.sum(axis=1, keepdims=True)
+            found[np.arange(most), label[chosen]] -= 1.0
+            return np.asarray((found * weight[:, None]).reshape(-1, 1), dtype=np.float32)
+
+        return rows[at.reshape(-1)].astype(np.float32), error
+
+    return descend(network, draw, options, until)
+
+
+Draw = Callable[[], tuple[Float32, Callable[[Float32], Float32]]]
+"""A batch [R, F], and the gradient of the loss by the outputs [R, outputs]."""
+
+
+def descend(network: Network, draw: Draw, options: Options, until: float | None) -> Network:
+    """The network after so many steps of Adam, or fewer where the time is over."""
+    names = PARTS[2:]
+    weights = {name: getattr(network, name).copy() for name in names}
+    first, second = ({name: np.zeros_like(w) for name, w in weights.items()} for _ in range(2))
+    for step in range(options.steps):
+        if until is not None and step % 64 == 0 and now() > until:
+            break
+        rows, error = draw()
+        gradient = _gradient(weights, (rows - network.mean) / network.deviation, error)
+        rate = options.learning_rate * 0.5 * (1 + np.cos(np.pi * step / options.steps))
+        for name in names:
+            first[name] += 0.1 * (gradient[name] - first[name])
+            second[name] += 0.001 * (gradient[name] ** 2 - second[name])
+            unbiased = first[name] / (1 - 0.9 ** (step + 1))
+            scale = np.sqrt(second[name] / (1 - 0.999 ** (step + 1))) + 1e-8
+            weights[name] -= (rate * (unbiased / scale + options.decay * weights[name])).astype(np.float32)
+    return Network(network.mean, network.deviation, **weights)
+
+
+def _gradient(
+    weights: Mapping[str, Float32], x: Float32, error_of: Callable[[Float32], Float32]
+) -> dict[str, Float32]:
+    """Of a batch's loss by the weights."""
+
+    def silu(z: Float32) -> tuple[Float32, Float32]:
+        s: Float32 = np.asarray(1 / (1 + np.exp(-np.clip(z, -30, 30))), dtype=np.float32)
+        return np.asarray(z * s), np.asarray(s * (1 + z * (1 - s)))
+
+    a, slope_a = silu(x @ weights["enter"] + weights["enter_bias"])
+    b, slope_b = silu(a @ weights["inner"] + weights["inner_bias"])
+    error = error_of(b @ weights["leave"] + weights["leave_bias"])
+    back_b = (error @ weights["leave"].T) * slope_b
+    back_a = (back_b @ weights["inner"].T) * slope_a
+    return {
+        "enter": x.T @ back_a,
+        "enter_bias": back_a.sum(axis=0),
+        "inner": a.T @ back_b,
+        "inner_bias": back_b.sum(axis=0),
+        "leave": b.T @ error,
+        "leave_bias": error.sum(axis=0),
+    }
+
+
+def area_under_curve(score: npt.NDArray[np.floating], positive: Bool) -> float:
+    """How often a positive row is ranked above a negative one."""
+    rank = np.empty(len(score))
+    rank[np.argsort(score, kind="stable")] = np.arange(len(score))
+    positives = int(positive.sum())
+    if not 0 < positives < len(score):
+        return float("nan")
+    return float((rank[positive].mean() - (positives - 1) / 2) / (len(score) - positives))
+
+
+def choose_portfolio(tried: Float64, count: int) -> list[int]:
+    """Columns of logs [cases, P], each adding most to the best of those before."""
+    best, chosen = np.zeros(len(tried)), list[int]()
+    for _ in range(min(count, tried.shape[1])):
+        mean = np.minimum(best[:, None], tried).mean(axis=0)
+        mean[chosen] = np.inf
+        chosen.append(int(mean.argmin()))
+        best = np.minimum(best, tried[:, chosen[-1]])
+    return chosen
+
+
+# --- training -----------------------------------------------------------------------------------------
+
+
+def _no_data() -> dict[str, npt.NDArray[Any]]:
+    """What searches send, and the cases of rows and pairs."""
+    return {
+        "rows": np.zeros((0, FEATURES), np.float16),
+        "logs": np.zeros(0, np.float32),
+        "case": np.zeros(0, np.int64),
+        "tried": np.zeros((0, TRIED), np.float32),
+        "pair_rows": np.zeros((0, PRIOR_FEATURES), np.float16),
+        "pair_devices": np.zeros(0, np.int64),
+        "pair_label": np.zeros(0, np.int64),
+        "pair_moved": np.zeros(0, np.bool_),
+        "pair_case": np.zeros(0, np.int64),
+    }
 
 
 def train(
-    cases: Sequence[Case],
     *,
     out: Path,
-    seconds: float,
+    seconds: float | None = None,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
+    own: Own = (),
     init: str | None = None,
     resume: Path | None = None,
-    split: str | None = None,
+    workers: Workers | None = None,
     report: Report = ignore,
-    about: Mapping[str, Any] | None = None,
-) -> list[dict[str, Any]]:
-    """Train one policy on many graphs together. Ctrl-C ends it and keeps what was learned.
-
-    Good plans come first, kept beside the policy; then imitation of them, the choice among hints, and
-    rewards. With `init` or `resume` it begins with the rewards.
+) -> dict[str, Any]:
+    """Train a ranker and a portfolio on thousands of graphs and machines.
 
     Args:
-      cases: the graphs, machines and tasks.
-      out: where the policy is written; beside it '.state.npz', what training goes on from, and the plans.
-      seconds: how long.
-      seed: of the first network and of all draws.
-      options: fields of `Settings`; of them the network's shape and `samples` count.
-      init: a policy to start from; resume: a '.state.npz' to go on from.
-      split: the name of the split that `cases` are; 'train' is judged by the validation graphs.
-      report: takes a line now and then.
-      about: what else the policy's file should say.
+      out: where the policy is written after every round; beside it, in `OUT.state.npz`, what training goes on from.
+      seconds: for all rounds together; without, `graphs` are searched in every round.
+      seed: the same seed and graphs give the same policy, whoever computes it.
+      options: fields of `Options`.
+      own: programs and their machines that every second case is made from; the others are random.
+      init: a policy to start from: its ranker searches from the first round on.
+      resume: a state file of an earlier training with the same options; rounds that it has are not done again.
+      workers: shares the searches out; without, all are done in this process.
+      report: takes a line about how it goes.
 
     Returns:
-      For each case the times (ps) of the policy's likeliest plan ('value'), of the best plan known ('best')
-      and of the base plan ('reference').
+      rounds, graphs and candidates seen, and how well changes of graphs left out are ranked (area under curve).
     """
-    require_agents(*PACKAGES)
-    training = _Training(
-        cases, out, seed, dict(options or {}), init, resume, split, report, dict(about or {})
-    )
-    return training.train(seconds)
+    settings = make_settings(Options, "train go", dict(options or {}), {})
+    training = _Training(settings, out, seed, init, resume, report)
+    setup = Message({}, pack_own(own))
+    if workers is None:
+        return training.run(make_searcher(setup), 1, None, seconds)
+    with workers("go", *setup) as (calls, size):
+        return training.run(None, size, calls, seconds)
 
 
 class _Training:
-    """One training over many graphs."""
-
     def __init__(
-        self,
-        cases: Sequence[Case],
-        out: Path,
-        seed: int,
-        options: dict[str, Any],
-        init: str | None,
-        resume: Path | None,
-        split: str | None,
-        report: Report,
-        about: dict[str, Any],
+        self, options: Options, out: Path, seed: int, init: str | None, resume: Path | None, report: Report
     ) -> None:
-        from loadmaster.graph.go.agent import start_of
-        from loadmaster.graph.go.learner import make_learner
-        from loadmaster.graph.go.settings import Settings
-
-        settings = make_settings(
-            Settings, "go", {name: value for name, value in options.items() if name != "synthetic"}, {}
-        )
-        self.cases, self.out, self.seed, self.options, self.init = cases, out, seed, options, init
-        self.split, self.report, self.about = split, report, about
-        self.shape, self.samples = settings.shape, settings.samples
-        self.learner = make_learner(start_of(init or "scratch", seed, self.shape))
-        self.fresh = init is None and resume is None
-        self.started, self.save_due = now(), Interval(SAVE_SECONDS)
-        self.before: list[dict[str, float]] = []
+        self.options, self.out, self.seed, self.report, self.started = options, out, seed, report, now()
+        self.first = _first_portfolio(seed)
+        """[TRIED, 6]"""
+        self.policy = Policy(None, None, self.first) if init is None else load_policy(init)
+        self.rounds = list[dict[str, Any]]()
+        self.data = _no_data()
         if resume is not None:
             self._resume(resume)
 
-    def train(self, seconds: float) -> list[dict[str, Any]]:
-        from loadmaster.graph.go.trainer import Trainer, evaluate_policy
+    def run(
+        self,
+        search: Callable[[Message], Message] | None,
+        size: int,
+        calls: Calls | None,
+        seconds: float | None,
+    ) -> dict[str, Any]:
+        left = self.options.rounds - len(self.rounds)
+        for number in range(len(self.rounds), self.options.rounds):
+            share = None if seconds is None else seconds / left
+            begun = now()
+            until = None if share is None else begun + (1 - FIT_SHARE) * share
+            self._search(number, search, size, calls, until)
+            if not len(self.data["logs"]) or not len(self.data["pair_label"]):
+                raise Unfinished(
+                    "training ended before a graph was searched with success",
+                    object="seconds",
+                    remedy="let it run longer",
+                )
+            self._fit(number, None if share is None else begun + share)
+            self._write()
+        if not self.rounds:
+            raise Unfinished("training has no round", object="rounds", remedy="give rounds=2")
+        return self.rounds[-1]
 
-        end = self.started + seconds
-        classes = self._training_classes(PLANS_SHARE * seconds)
-        rng = np.random.default_rng([self.seed, len(self.before)])
-        trainer = Trainer(self.shape, self.learner, classes, rng, cores(), samples=self.samples)
-        trainer.report = lambda line: self._report(line, trainer)
-        try:
-            trainer.compile()
-            self.report(f"compiled after {now() - self.started:.0f} s")
-            if self.fresh:
-                trainer.imitate(IMITATED_SHARE * (end - now()), *RATES)
-                if self.shape.hints:
-                    trainer.learn_hints(self.seed)
-            self._reinforce(trainer, self._validation_classes() or classes, end)
-        except KeyboardInterrupt:
-            self.report("stopped; what was learned is kept")
-        rows = evaluate_policy(trainer.learner.network, classes, self.shape, cores())
-        self.save(trainer, rows)
-        return rows
+    def _search(
+        self,
+        number: int,
+        search: Callable[[Message], Message] | None,
+        size: int,
+        calls: Calls | None,
+        until: float | None,
+    ) -> None:
+        """Searches of a round's graphs, as many as there is time for."""
+        begin, policy = number * self.options.graphs, self.policy
+        numbers = list(range(begin, begin + self.options.graphs))
+        at_once = PER_REQUEST * (REQUESTS * size if calls is not None else 1)
+        learned = policy.ranker is not None and policy.prior is not None
+        arrays: dict[str, npt.NDArray[Any]] = {"portfolio": policy.portfolio}
+        if policy.ranker is not None and policy.prior is not None:
+            arrays |= policy.ranker.arrays("ranker") | policy.prior.arrays("prior")
+        about = {"learned": learned, "seed": self.seed, "evaluations": self.options.evaluations}
+        pieces: dict[str, list[npt.NDArray[Any]]] = {name: [each] for name, each in self.data.items()}
+        for at in range(0, len(numbers), at_once):
+            if until is not None and now() > until:
+                break
+            last = min(at + at_once, len(numbers))
+            parts = [numbers[i : min(i + PER_REQUEST, last)] for i in range(at, last, PER_REQUEST)]
+            requests = [Message(about, {"numbers": np.array(part), **arrays}) for part in parts]
+            replies = calls(requests) if calls is not None else [search(each) for each in requests if search]
+            for part, reply in zip(parts, replies, strict=True):
+                found = dict(reply.arrays)
+                found["case"] = np.repeat(np.array(part, dtype=np.int64), found.pop("count"))
+                found["pair_case"] = np.repeat(np.array(part, dtype=np.int64), found.pop("pairs"))
+                if learned:  # its portfolio is another
+                    found["tried"] = found["tried"][:0, :0].reshape(0, TRIED)
+                for name, each in found.items():
+                    pieces[name].append(each)
+            self.report(f"round {number + 1}: {last:,} graphs, {now() - self.started:.0f} s")
+        self.data = {name: np.concatenate(each) for name, each in pieces.items()}
 
-    def _reinforce(self, trainer: Trainer, judges: list[SizeClass], until: float) -> None:
-        """Learn from rewards in rounds; what is kept is the policy whose likeliest plans were best on
-        graphs that it does not learn from, which may be the one before."""
-        best, kept = self._mean_saved(trainer, judges), trainer.learner
-        self.report(f"before rewards: {best:.1%} saved")
-        start = now()
-        while (begin := now()) < until:
-            first, last = (
-                (PPO_RATES[1] / PPO_RATES[0]) ** ((t - start) / max(1.0, until - start))
-                for t in (begin, min(until, begin + ROUND_SECONDS))
-            )
-            seconds = min(ROUND_SECONDS, until - begin)
-            trainer.reinforce(seconds, PPO_RATES[0] * first, PPO_RATES[0] * last, ENTROPY, IMITATION)
-            found = self._mean_saved(trainer, judges)
-            self.report(f"rewards for {now() - start:.0f} s: {found:.1%} saved, {best:.1%} before")
-            trainer.curve.append({"seconds": now() - start, "judged": found})
-            if found > best:
-                best, kept = found, trainer.learner
-        trainer.learner = kept
+    def _fit(self, number: int, until: float | None) -> None:
+        data, options = self.data, self.options
+        rng = np.random.default_rng([self.seed, number, 6])
+        half = None if until is None else (now() + until) / 2
+        kept = data["case"] % VALIDATION != 0
+        rows = data["rows"][kept]
+        ranker = fit_ranker(
+            RANKER.make(self.seed, *_moments(rows)), rows, data["logs"][kept], options, rng, half
+        )
+        chosen = data["pair_case"] % VALIDATION != 0
+        pair_rows = data["pair_rows"][np.repeat(chosen, data["pair_devices"])]
+        devices, label, moved = (data[name][chosen] for name in ("pair_devices", "pair_label", "pair_moved"))
+        prior = PRIOR.make(self.seed, *_moments(pair_rows))
+        prior = fit_prior(prior, pair_rows, devices, label, moved, options, rng, until)
+        portfolio = self.policy.portfolio
+        if len(data["tried"]):
+            portfolio = self.first[choose_portfolio(data["tried"].astype(np.float64), KEPT)]
+        self.policy = Policy(ranker, prior, portfolio)
+        self.rounds.append(
+            {
+                "graphs": len(np.unique(data["case"])),
+                "candidates": len(data["logs"]),
+                "better": float((data["logs"] < -GAIN).mean()),
+                "area_under_curve": self._judge_ranker(~kept),
+                **self._judge_prior(~chosen),
+                "portfolio": _mean_best(data["tried"], self.first, portfolio),
+                "took_seconds": now() - self.started,
+            }
+        )
+        self.report(f"round {number + 1}: {self.rounds[-1]}")
 
-    def _mean_saved(self, trainer: Trainer, classes: list[SizeClass]) -> float:
-        from loadmaster.graph.go.trainer import evaluate_policy, mean_saved
+    def _judge_ranker(self, left_out: Bool) -> float | None:
+        """The mean over graphs that were left out."""
+        assert self.policy.ranker is not None
+        data, found = self.data, []
+        score = self.policy.ranker(data["rows"][left_out].astype(np.float32))[:, 0]
+        better, case = data["logs"][left_out] < -GAIN, data["case"][left_out]
+        for number in np.unique(case).tolist():
+            own = case == number
+            if 3 < better[own].sum() < own.sum():
+                found.append(area_under_curve(score[own], better[own]))
+        return float(np.mean(found)) if found else None
 
-        return mean_saved(evaluate_policy(trainer.learner.network, classes, self.shape, cores()))
-
-    def _validation_classes(self) -> list[SizeClass]:
-        """The validation split, where the training split is learned from."""
-        from loadmaster.graph.go.cases import cases_of, find_plans
-        from loadmaster.graph.go.trainer import size_classes
-
-        if self.split != "train":
-            return []
-        cases = cases_of("validation", VALIDATION_GRAPHS, self.seed)
-        plans = find_plans(cases, plans_path(self.out), cores(), None, self.report, VALIDATION_EVALUATIONS)
-        return size_classes(plans, self.shape, cores())
-
-    def _training_classes(self, seconds: float) -> list[SizeClass]:
-        from loadmaster.graph.go.cases import find_plans
-        from loadmaster.graph.go.trainer import size_classes
-
-        folder = plans_path(self.out)
-        self.report(f"{len(self.cases)} graphs; good plans for them are kept in {folder}")
-        plans = find_plans(self.cases, folder, cores(), self.started + seconds, self.report)
-        classes = size_classes(plans, self.shape, cores())
-        if not classes:
-            raise LoadmasterError(
-                "there was no time for a good plan of any graph",
-                object="--time-limit",
-                number=seconds,
-                remedy="give more time, or fewer graphs",
-            )
-        return classes
-
-    def _report(self, line: str, trainer: Trainer) -> None:
-        self.report(line)
-        if self.save_due.due:
-            self.save(trainer, [])
-
-    def save(self, trainer: Trainer, rows: list[dict[str, Any]]) -> None:
-        """The policy, and beside it what training goes on from."""
-        import jax
-
-        from loadmaster.graph.go.trainer import mean_saved
-
-        cases = [case for each in trainer.classes for case in each.cases]
-        about: dict[str, Any] = {
-            "split": self.split,
-            **self.about,
-            "cases": [case.case.name for case in cases],
-            "sessions": [*self.before, {"seconds": now() - self.started}],
-            "curve": trainer.curve,
-            "mean_saved": mean_saved(rows) if rows else None,
+    def _judge_prior(self, left_out: Bool) -> dict[str, float | None]:
+        """Of groups that the best plan moves, and of those that it leaves: how often the prior agrees."""
+        assert self.policy.prior is not None
+        data = self.data
+        devices = data["pair_devices"]
+        logits = self.policy.prior(data["pair_rows"][np.repeat(left_out, devices)].astype(np.float32))[:, 0]
+        starts = np.concatenate([[0], np.cumsum(devices[left_out])])
+        hits = np.array(
+            [
+                int(logits[a:b].argmax()) == label
+                for a, b, label in zip(starts[:-1], starts[1:], data["pair_label"][left_out], strict=True)
+            ],
+            dtype=np.bool_,
+        )
+        moved = data["pair_moved"][left_out]
+        return {
+            "moves_found": float(hits[moved].mean()) if moved.any() else None,
+            "stays_found": float(hits[~moved].mean()) if (~moved).any() else None,
         }
-        if rows:  # hashes need every graph: once is enough
-            about["programs"] = sorted({case.problem.program.hash for case in cases})
-            about["machines"] = sorted({case.problem.machine.hash for case in cases})
-        network = jax.tree.map(np.asarray, trainer.learner.network)
-        header = _about(self.shape, "batch", self.seed, self.options, self.init)
-        save_policy(self.out, policy_arrays(network), header | about)
-        write_state(state_path(self.out), tree_arrays(trainer.learner), about)
-        self.save_due.restart()
+
+    def _write(self) -> None:
+        policy = self.policy
+        assert policy.ranker is not None and policy.prior is not None
+        trained_on = {
+            "traced": TRACED,
+            "small": SMALL,
+            "devices": DEVICES,
+            "graphs": self.rounds[-1]["graphs"],
+        }
+        held_out = {"models": HELD_OUT_MODELS, "families": HELD_OUT_FAMILIES, "machines": HELD_OUT_MACHINES}
+        header = policy_header(
+            "go",
+            self.seed,
+            asdict(self.options),
+            rounds=self.rounds,
+            data=_digests(self.data),
+            trained_on=trained_on,
+            held_out=held_out,
+        )
+        arrays = (
+            policy.ranker.arrays("ranker") | policy.prior.arrays("prior") | {"portfolio": policy.portfolio}
+        )
+        save_policy(self.out, arrays, header)
+        about = {"agent": "go", "options": asdict(self.options), "seed": self.seed, "rounds": self.rounds}
+        write_state(state_path(self.out), {**self.data, **arrays}, about)
 
     def _resume(self, path: Path) -> None:
-        arrays, about = read_state(path, "go")
-        for name, like in tree_arrays(self.learner).items():
-            if name not in arrays or arrays[name].shape != like.shape:
-                raise BadState(
-                    f"'{path}' can't be resumed: it has no '{name}' of shape {like.shape}",
-                    object=str(path),
-                    remedy="give the .state.npz beside a policy of 'train go'",
-                )
-        self.learner = restore_tree(self.learner, arrays)
-        self.before = about.get("sessions", [])
+        state, about = read_state(path, "go")
+        check_same(path, about, asdict(self.options), self.seed, "go")
+        try:
+            portfolio = np.asarray(state["portfolio"], dtype=np.float64)
+            self.policy = Policy(RANKER.read(state, "ranker"), PRIOR.read(state, "prior"), portfolio)
+            self.data = {name: np.asarray(state[name]) for name in self.data}
+            self.rounds = list(about["rounds"])
+        except (LoadmasterError, KeyError, TypeError) as error:
+            raise BadState(
+                f"'{path}' can't be resumed: {error}",
+                object=str(path),
+                remedy="give the .state.npz beside a policy of 'train go'",
+            ) from None
 
 
-def plans_path(out: Path) -> Path:
-    """Where plans to imitate are kept."""
-    return out.with_suffix(".plans")
+def _digests(data: Mapping[str, npt.NDArray[Any]]) -> dict[str, str]:
+    """SHA-256 of what the networks were fitted to: the same seed and graphs give the same."""
+    return {
+        name: hashlib.sha256(np.ascontiguousarray(each).tobytes()).hexdigest() for name, each in data.items()
+    }
 
 
-def _about(
-    shape: Shape, mode: str, seed: int, options: Mapping[str, Any], init: str | None
-) -> dict[str, Any]:
-    from loadmaster.graph.go.graph import SCHEMA
+def _moments(rows: npt.NDArray[np.float16]) -> tuple[Float32, Float32]:
+    """Mean and deviation [F] of rows, of some of them where there are many."""
+    some = rows[:: max(1, len(rows) // 200_000)].astype(np.float32)
+    return some.mean(axis=0), some.std(axis=0) + np.float32(1e-2)
 
-    more = {"schema": SCHEMA, "shape": asdict(shape), "mode": mode, "init": init}
-    return policy_header("go", seed, options, **more)
+
+def _first_portfolio(seed: int) -> Float64:
+    """[TRIED, 6] drawn as the search draws them, a little wider."""
+    rng = np.random.default_rng([seed, 5])
+    drawn = MEAN + 1.2 * DEVIATION * rng.normal(size=(TRIED, len(MEAN)))
+    order = rng.choice(len(ORDER_SHARES), size=(TRIED, 1), p=ORDER_SHARES)
+    return np.concatenate([drawn, order], axis=1)
+
+
+def _mean_best(tried: Float32, first: Float64, portfolio: Float64) -> float | None:
+    """The mean logarithm of the best of the portfolio over the best plan before it."""
+    if not len(tried):
+        return None
+    rows = [int(np.flatnonzero((first == each).all(axis=1))[0]) for each in portfolio]
+    return float(np.minimum(0.0, tried[:, rows].min(axis=1)).mean())

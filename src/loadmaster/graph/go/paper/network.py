@@ -14,18 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loadmaster.graph.features import LEVELS
-from loadmaster.graph.go.graph import ABOUT, DEVICE, FEATURES, HINTS, KINDS, MOST_DEVICES, STATS, Graph
-from loadmaster.graph.go.settings import Shape
+from loadmaster.graph.go.paper.graph import ABOUT, FEATURES, KINDS, MOST_DEVICES, Graph
+from loadmaster.graph.go.paper.settings import Shape
 from loadmaster.learn.backend import Array, Backend
 
 EMBEDDING = 32
-TRUST, TRUSTED = 32, 6.0
-"""Numbers behind the choice among hints, and the logit that they share."""
 FAR = -1e9
-FUSED, LATER = 12, 7
-"""Levels that an untrained policy prefers: fuse all alike, and leave the order to the rule for ties."""
-PREFERRED, BASED = 5.0, 3.0
-"""Their logit: about nine in ten decisions; and that of the base plan's devices."""
 
 
 class Dense(NamedTuple):
@@ -37,11 +31,18 @@ class Dense(NamedTuple):
     """[context, inputs] of what multiplies the input; zero at first, which means 1"""
 
 
+class Affine(NamedTuple):
+    """A dense layer below the graph's own embedding, which therefore can't gate it."""
+
+    weight: Array
+    bias: Array
+
+
 class Sage(NamedTuple):
     """One GraphSAGE layer: a message of neighbours, then an update of the node."""
 
     message: Array
-    update: Dense
+    update: Affine
 
 
 class Layer(NamedTuple):
@@ -57,19 +58,13 @@ class Network(NamedTuple):
     """All weights of GO: encoder, attention layers, and a head for each task."""
 
     kind: Array
-    enter: Dense
+    enter: Affine
     sage: tuple[Sage, ...]
     task: Array
     layers: tuple[Layer, ...]
     fusion: Dense
-    group: Dense
     device: Dense
-    index: Array
-    follow: Dense
-    """Of a group: how much it follows each hint"""
-    weigh: Dense
-    trust: Dense
-    """Of the whole graph: how much each hint is followed, from what is known of it"""
+    """Of a group: one column for each device"""
     schedule: Dense
 
 
@@ -96,8 +91,12 @@ def make_network(seed: int, shape: Shape) -> Network:
         weight = rng.normal(0, scale / math.sqrt(inputs), (inputs, outputs)).astype(np.float32)
         return Dense(weight, np.zeros(outputs, np.float32), np.zeros((context, inputs), np.float32))
 
+    def affine(inputs: int, outputs: int) -> Affine:
+        weight = rng.normal(0, 1 / math.sqrt(inputs), (inputs, outputs)).astype(np.float32)
+        return Affine(weight, np.zeros(outputs, np.float32))
+
     sage = tuple(
-        Sage(rng.normal(0, 1 / math.sqrt(width), (width, width)).astype(np.float32), dense(2 * width, width))
+        Sage(rng.normal(0, 1 / math.sqrt(width), (width, width)).astype(np.float32), affine(2 * width, width))
         for _ in range(shape.rounds)
     )
     layers = tuple(
@@ -109,26 +108,15 @@ def make_network(seed: int, shape: Shape) -> Network:
         )
         for _ in range(shape.layers)
     )
-    fusion, schedule = dense(width, LEVELS, 0.05), dense(width, LEVELS, 0.05)
-    follow = dense(2 * width, len(HINTS), 0.05)
-    if not shape.plain_start:
-        fusion.bias[FUSED], schedule.bias[LATER] = PREFERRED, PREFERRED
-        follow.bias[HINTS.index("base")] = BASED
-    columns = width if shape.device_head == "dot" else MOST_DEVICES
     return Network(
         rng.normal(0, 0.3, (KINDS, EMBEDDING)).astype(np.float32),
-        dense(FEATURES + EMBEDDING, width),
+        affine(FEATURES + EMBEDDING, width),
         sage,
         rng.normal(0, 0.3, (3, width)).astype(np.float32),
         layers,
-        fusion,
-        dense(2 * width, columns, 0.05),
-        dense(DEVICE, width),
-        rng.normal(0, 0.3, (MOST_DEVICES, width)).astype(np.float32),
-        follow,
-        dense(STATS + ABOUT + len(HINTS), TRUST),
-        dense(TRUST, 1, 0.1),
-        schedule,
+        dense(width, LEVELS, 0.05),
+        dense(2 * width, MOST_DEVICES, 0.05),
+        dense(width, LEVELS, 0.05),
     )
 
 
@@ -243,30 +231,8 @@ def place(
     total = backend.segment_sum(embedded[graph.by_group], graph.group, len(graph.first))
     count = backend.segment_sum(xp.ones((len(graph.group), 1), xp.float32), graph.group, len(graph.first))
     group = xp.concatenate([first, total / xp.maximum(count, 1)], axis=1)
-    query = apply(network.group, group, context, shape, xp)
-    devices = graph.device.shape[0]
-    if shape.device_head == "dot":
-        offered = graph.device @ network.device.weight + network.device.bias + network.index[:devices]
-        logits = query @ offered.T / math.sqrt(shape.width)
-    else:
-        logits = query[:, :devices]
-    if shape.hints:
-        follow = apply(network.follow, group, context, shape, xp)
-        follow = follow + trusted(network, graph, xp)
-        logits = logits + (graph.hints @ follow[:, :, None])[..., 0]
+    logits = apply(network.device, group, context, shape, xp)[:, : graph.device_real.shape[0]]
     return xp.where(graph.device_real, logits, FAR)
-
-
-def trusted(network: Network, graph: Graph, xp: Any) -> Array:
-    """[HINTS] one number per hint for the whole graph: groups that each follow another hint make no
-    plan, so the choice among them is made once."""
-    hints = graph.stats.shape[0]
-    about = xp.broadcast_to(graph.about, (hints, len(graph.about)))
-    rows = xp.concatenate([graph.stats, about, xp.eye(hints, dtype=graph.stats.dtype)], axis=1)
-    hidden = xp.maximum(rows @ network.weigh.weight + network.weigh.bias, 0)
-    scores = (hidden @ network.trust.weight + network.trust.bias)[:, 0]
-    raised = xp.exp(scores - scores.max())
-    return TRUSTED * raised / raised.sum()
 
 
 def apply(dense: Dense, x: Array, context: Array, shape: Shape, xp: Any) -> Array:

@@ -1,4 +1,4 @@
-"""Learning: the clipped objective of PPO with a ratio per decision, and imitation of known plans.
+"""Learning: the clipped objective of PPO with a ratio per decision; and one run that learns.
 
 An episode is one step, so one forward pass serves all plans that are drawn. A graph that is too long
 for one gradient is learned from in minibatches of segments: what the segment before held is cached
@@ -7,7 +7,6 @@ from the pass that drew the plans, so that the loss of a segment needs no other 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,12 +18,10 @@ import numpy.typing as npt
 import optax
 from jax import Array
 
-from loadmaster.graph import UNFIT, GraphOptimization
-from loadmaster.graph.go.actions import Actions, vectors_of
-from loadmaster.graph.go.graph import Graph
-from loadmaster.graph.go.network import (
-    FUSED,
-    LATER,
+from loadmaster.graph import GraphOptimization
+from loadmaster.graph.go.paper.actions import Actions, draw, joined, likeliest, padded, vectors_of
+from loadmaster.graph.go.paper.graph import Graph
+from loadmaster.graph.go.paper.network import (
     Logits,
     Memory,
     Network,
@@ -32,13 +29,19 @@ from loadmaster.graph.go.network import (
     attend,
     context_of,
     embed,
-    make_network,
     norm,
     place,
     run,
 )
-from loadmaster.graph.go.settings import Shape
+from loadmaster.graph.go.paper.settings import Settings, Shape
+from loadmaster.graph.pipeline import batch_size
+from loadmaster.learn import session as learn
 from loadmaster.learn.backend import JaxBackend
+from loadmaster.learn.checkpoints import restore_tree, tree_arrays
+from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
+
+Rng = np.random.Generator
+Int32 = npt.NDArray[np.int32]
 
 BACKEND = JaxBackend()
 SHARES = (0.3, 1.0, 0.3)
@@ -61,8 +64,6 @@ class Batch(NamedTuple):
     """[plans, …] float32 when they were drawn"""
     advantage: Array
     """[plans]"""
-    best: Actions
-    """[…] the best plan so far, or anything where `imitation` is 0"""
 
 
 class LossWeights(NamedTuple):
@@ -70,7 +71,6 @@ class LossWeights(NamedTuple):
 
     learning_rate: Array
     entropy: Array
-    imitation: Array
     clip_ratio: Array
     max_grad_norm: Array
 
@@ -104,13 +104,6 @@ def logits_of(network: Network, graph: Graph, shape: Shape) -> tuple[Logits, Mem
     return run(network, graph, shape, BACKEND)
 
 
-@partial(eqx.filter_jit)
-def batch_logits(network: Network, graphs: Graph, shape: Shape) -> Logits:
-    """Of graphs of one size, stacked."""
-    logits: Logits = jax.vmap(lambda graph: run(network, graph, shape, BACKEND)[0])(graphs)
-    return logits
-
-
 def log_probs(logits: Logits, actions: Actions) -> Actions:
     """[plans, …] of each decision."""
 
@@ -119,19 +112,6 @@ def log_probs(logits: Logits, actions: Actions) -> Actions:
         return jnp.take_along_axis(log_prob[None], action[..., None].astype(jnp.int32), axis=2)[..., 0]
 
     return Actions(*(one(a, b) for a, b in zip(logits, actions, strict=True)))
-
-
-@partial(eqx.filter_jit)
-def draw(logits: Logits, key: Array, plans: int) -> tuple[Actions, Actions]:
-    """(actions, their log-probabilities) of so many plans; every node for itself."""
-    keys = jax.random.split(key, 3)
-    actions = Actions(
-        *(
-            jax.random.categorical(k, logit, shape=(plans, logit.shape[0])).astype(jnp.int8)
-            for k, logit in zip(keys, logits, strict=True)
-        )
-    )
-    return actions, log_probs(logits, actions)
 
 
 def _mean(values: Array, mask: Array) -> Array:
@@ -156,24 +136,16 @@ def ppo_loss(
         whole = sum(step.sum(axis=1, keepdims=True) for step in steps)
         steps = [jnp.broadcast_to(whole, step.shape) for step in steps]
     total = kl = mean_entropy = jnp.float32(0)
-    for share, step, logit, best, m in zip(SHARES, steps, logits, batch.best, mask, strict=True):
+    for share, step, logit, m in zip(SHARES, steps, logits, mask, strict=True):
         ratio = jnp.exp(jnp.clip(step, -20, 20))
         clipped = jnp.clip(ratio, 1 - weights.clip_ratio, 1 + weights.clip_ratio)
         log_prob = jax.nn.log_softmax(logit)
         entropy = _mean(-(jnp.exp(log_prob) * jnp.where(jnp.isfinite(log_prob), log_prob, 0)).sum(axis=1), m)
-        likely = jnp.take_along_axis(log_prob, best[:, None].astype(jnp.int32), axis=1)[:, 0]
         total -= share * _mean(jnp.minimum(ratio * gain, clipped * gain), m[None])
-        total -= share * (weights.entropy * entropy + weights.imitation * _mean(likely, m))
+        total -= share * weights.entropy * entropy
         kl += _mean(-step, m[None]) / 3
         mean_entropy += entropy / 3
     return total, Metrics(total, kl, mean_entropy)
-
-
-def imitation_loss(logits: Logits, actions: Actions, mask: Actions) -> Array:
-    """The mean over each task's decisions of minus the likelihood of one plan's, added up."""
-    known = log_probs(logits, Actions(*(part[None] for part in actions)))
-    parts = zip(SHARES, known, mask, strict=True)
-    return -sum((share * _mean(log_prob[0], m) for share, log_prob, m in parts), jnp.float32(0))
 
 
 def _apply_gradient(learner: Learner, gradient: Any, weights: LossWeights) -> Learner:
@@ -190,40 +162,6 @@ def _apply_gradient(learner: Learner, gradient: Any, weights: LossWeights) -> Le
     direction, state = optax.scale_by_adam().update(bounded, learner.optimizer_state)
     steps = jax.tree.map(lambda each: -weights.learning_rate * each, direction)
     return Learner(optax.apply_updates(learner.network, steps), state)
-
-
-@partial(eqx.filter_jit)
-def learn_batch(
-    learner: Learner, graphs: Graph, batches: Batch, weights: LossWeights, shape: Shape, per_node: bool
-) -> tuple[Learner, Metrics]:
-    """One step on whole graphs of one size, stacked."""
-
-    def loss(network: Network) -> tuple[Array, Metrics]:
-        def one(graph: Graph, batch: Batch) -> tuple[Array, Metrics]:
-            logits = run(network, graph, shape, BACKEND)[0]
-            return ppo_loss(logits, batch, masks(graph), weights, per_node)
-
-        losses, metrics = jax.vmap(one)(graphs, batches)
-        return losses.mean(), Metrics(*(part.mean() for part in metrics))
-
-    gradient, metrics = jax.grad(loss, has_aux=True)(learner.network)
-    return _apply_gradient(learner, gradient, weights), metrics
-
-
-@partial(eqx.filter_jit)
-def imitate_batch(
-    learner: Learner, graphs: Graph, actions: Actions, weights: LossWeights, shape: Shape
-) -> tuple[Learner, Array]:
-    """One step towards known plans of stacked graphs."""
-
-    def loss(network: Network) -> Array:
-        def one(graph: Graph, plan: Actions) -> Array:
-            return imitation_loss(run(network, graph, shape, BACKEND)[0], plan, masks(graph))
-
-        return jax.vmap(one)(graphs, actions).mean()
-
-    value, gradient = jax.value_and_grad(loss)(learner.network)
-    return _apply_gradient(learner, gradient, weights), value
 
 
 def segment_logits(
@@ -279,7 +217,7 @@ def _picked(batch: Batch, nodes: Array) -> Batch:
     def part(actions: Actions) -> Actions:
         return Actions(actions.fusion[..., nodes], actions.device, actions.schedule[..., nodes])
 
-    return Batch(part(batch.actions), part(batch.log_prob), batch.advantage, part(batch.best))
+    return Batch(part(batch.actions), part(batch.log_prob), batch.advantage)
 
 
 @partial(eqx.filter_jit)
@@ -303,98 +241,162 @@ def learn_segments(
     return _apply_gradient(learner, gradient, weights), metrics
 
 
-@partial(eqx.filter_jit)
-def imitate_segments(
-    learner: Learner,
-    graph: Graph,
-    memory: Memory,
-    pick: Array,
-    actions: Actions,
-    weights: LossWeights,
-    shape: Shape,
-) -> tuple[Learner, Array]:
-    """One step towards a known plan, on some segments of one graph."""
-
-    def loss(network: Network) -> Array:
-        logits, mask = segment_logits(network, graph, memory, pick, shape)
-        nodes = picked_nodes(pick, shape.segment)
-        plan = Actions(actions.fusion[nodes], actions.device, actions.schedule[nodes])
-        return imitation_loss(logits, plan, mask)
-
-    value, gradient = jax.value_and_grad(loss)(learner.network)
-    return _apply_gradient(learner, gradient, weights), value
+HORIZON = 200
+"""Updates over which rates fall where no budget says when it ends."""
 
 
-# Learning which constructive placement a whole graph should follow, from times that were measured.
-#
-# Each training graph is timed once per hint. The few numbers that are known of a hint without a
-# simulation, and of the graph, must tell which will be fast: the expected time is made small.
+class Rewards(NamedTuple):
+    """The running mean and deviation of a graph's rewards."""
 
-Float32 = npt.NDArray[np.float32]
+    mean: float = 0.0
+    deviation: float = 0.0
+    seen: bool = False
 
-WORST = 3.0
-"""Times the best hint's time; what does not fit counts so."""
-STEPS, RATE, DECAY, WEIGHT = 4_000, 3e-3, 0.3, 1e-3
-NOISE = 0.02
-"""On what is known of a hint: it is an estimate."""
+    def after(self, rewards: npt.NDArray[np.float64], decay: float) -> Rewards:
+        keep = decay if self.seen else 0.0
+        mean = keep * self.mean + (1 - keep) * float(rewards.mean())
+        deviation = keep * self.deviation + (1 - keep) * float(rewards.std())
+        return Rewards(mean, deviation, True)
 
-
-def hint_times(problem: GraphOptimization, hinted: npt.NDArray[np.int32], threads: int) -> Float32 | None:
-    """[hints] the time of the plan that follows each hint, over the best of them; None: none fits."""
-    hints = len(hinted)
-    level = np.ones((hints, problem.nodes), np.int8)
-    actions = Actions(FUSED * level, hinted.astype(np.int8), LATER * level)
-    values = problem.score(vectors_of(problem, actions), threads=threads).value
-    fits = (values >= 0) & (values < UNFIT)
-    if not fits.any():
-        return None
-    return np.where(fits, np.minimum(values / values[fits].min(), WORST), WORST).astype(np.float32)
+    def advantage(self, rewards: npt.NDArray[np.float64], bound: float) -> npt.NDArray[np.float32]:
+        scaled = (rewards - self.mean) / max(self.deviation, 1e-6)
+        return np.clip(scaled, -bound, bound).astype(np.float32)
 
 
-def learn_hint_choice(
-    network: Network, rows: Sequence[tuple[Float32, Float32, Float32]], shape: Shape, seed: int
-) -> tuple[Network, float]:
-    """(network, mean time of the chosen hint over the best) of rows (stats, about, times). What the
-    network knew of single groups is forgotten: groups that decide for themselves make no plan."""
-    known = jnp.stack([_inputs(stats, about) for stats, about, _ in rows])
-    times = jnp.asarray(np.stack([times for _, _, times in rows]))
-    fresh = make_network(seed, shape)
-    follow = fresh.follow._replace(bias=np.zeros_like(fresh.follow.bias))
-    start = (fresh.weigh._replace(gate=np.zeros(0)), fresh.trust._replace(gate=np.zeros(0)))
-    parts = jax.tree.map(jnp.asarray, start)
-    adam = optax.adam(optax.exponential_decay(RATE, STEPS // 3, DECAY))
-    estimated = jnp.arange(known.shape[-1]) < rows[0][0].shape[1]
+class Session(learn.Session):
+    """Its state between updates is `learner`, `rewards`, `rng` and `update`."""
 
-    def scores(parts: Any, known: Any) -> Any:
-        weigh, trust = parts
-        hidden = jnp.maximum(known @ weigh.weight + weigh.bias, 0)
-        return (hidden @ trust.weight + trust.bias)[..., 0]
+    def __init__(
+        self, meter: Meter, settings: Settings, network: Network, graph: Graph, rng: Rng, state: State | None
+    ) -> None:
+        assert isinstance(meter.problem, GraphOptimization)
+        super().__init__(meter)
+        self.problem, self.settings = meter.problem, settings
+        self.sizes = (graph.sizes[0], graph.sizes[2])
+        self.segments = graph.sizes[0] // settings.segment
+        self.graph: Graph = jax.tree.map(jnp.asarray, graph)
+        self.learner, self.rewards, self.rng, self.update = make_learner(network), Rewards(), rng, 0
+        self.resumed = state is not None
+        if state is not None:
+            self.learner, self.rng = restore_tree(self.learner, state), restore_generator(state["rng"])
+            mean, deviation, seen = state["rewards"].tolist()
+            self.rewards, self.update = Rewards(mean, deviation, bool(seen)), int(state["update"])
 
-    def loss(parts: Any, key: Any) -> Any:
-        seen = known + NOISE * jax.random.normal(key, known.shape) * estimated
-        expected = (jax.nn.softmax(scores(parts, seen)) * times).sum(axis=1).mean()
-        return expected + WEIGHT * sum((leaf**2).sum() for leaf in jax.tree.leaves(parts))
+    def run(self) -> Solution:
+        if not self.resumed:
+            self._offer()
+        while not self.meter.exhausted:
+            if self._update():
+                self._offer()
+        return self.meter.solution(updates=self.update)
 
-    @jax.jit  # type: ignore[untyped-decorator]
-    def learn(parts: Any, state: Any, key: Any) -> Any:
-        def step(carry: Any, key: Any) -> Any:
-            parts, state = carry
-            change, state = adam.update(jax.grad(loss)(parts, key), state)
-            return (optax.apply_updates(parts, change), state), None
+    def _update(self) -> bool:
+        """Whether it was a whole one: the budget may end it, and then nothing goes on from it."""
+        settings, problem = self.settings, self.problem
+        logits, memory = logits_of(self.learner.network, self.graph, settings.shape)
+        logits = Logits(*(np.asarray(part) for part in logits))
+        plans = settings.samples_for(problem.nodes)
+        drawn = draw(problem, logits, self.rng, plans)
+        rewards = evaluated(self.meter, joined(drawn.actions, likeliest(problem, logits)))
+        if self.meter.exhausted or len(rewards) <= plans:
+            return False
+        self.rewards = self.rewards.after(rewards[:plans], settings.decay)
+        batch = Batch(
+            self._padded(drawn.actions),
+            self._padded(drawn.log_prob),
+            jnp.asarray(self.rewards.advantage(rewards[:plans], settings.advantage)),
+        )
+        kl, entropy, done = self._learn(batch, memory)
+        self.update += 1
+        self.meter.progress(
+            update=self.update,
+            reward=float(rewards[:plans].mean()),
+            likeliest=float(rewards[-1]),
+            kl=kl,
+            entropy=entropy,
+        )
+        return done
 
-        return jax.lax.scan(step, (parts, state), jax.random.split(key, STEPS))[0]
+    def _learn(self, batch: Batch, memory: Memory) -> tuple[float, float, bool]:
+        """(divergence, entropy, whether it came to its end)"""
+        settings, weights = self.settings, self._weights()
+        kl = entropy = 0.0
+        for _ in range(settings.epochs_for(self.problem.nodes)):
+            for pick in picks(self.rng, self.segments, settings):
+                self.learner, metrics = learn_segments(
+                    self.learner,
+                    self.graph,
+                    memory,
+                    pick,
+                    batch,
+                    weights,
+                    settings.shape,
+                    settings.ratio == "node",
+                )
+                kl, entropy = float(metrics.kl), float(metrics.entropy)
+                if self.meter.exhausted:
+                    return kl, entropy, False
+                if kl > settings.kl_stop:
+                    return kl, entropy, True
+        return kl, entropy, True
 
-    (weigh, trust), _ = learn(parts, adam.init(parts), jax.random.key(seed))
-    chosen = np.asarray(scores((weigh, trust), known)).argmax(axis=1)
-    network = network._replace(
-        group=fresh.group,
-        follow=follow,
-        weigh=fresh.weigh._replace(weight=np.asarray(weigh.weight), bias=np.asarray(weigh.bias)),
-        trust=fresh.trust._replace(weight=np.asarray(trust.weight), bias=np.asarray(trust.bias)),
-    )
-    return network, float(np.asarray(times)[np.arange(len(chosen)), chosen].mean())
+    def _weights(self) -> LossWeights:
+        settings, share = self.settings, self._share()
+
+        def between(first: float, last: float) -> float:
+            return first + (last - first) * share
+
+        numbers = (
+            between(settings.rate, settings.rate_end),
+            between(settings.entropy, settings.entropy_end),
+            settings.clip,
+            settings.gradient_bound,
+        )
+        return LossWeights(*(jnp.float32(number) for number in numbers))
+
+    def _share(self) -> float:
+        """How much of the run is over; by the clock only where nothing else ends it, so that the
+        same seed and evaluations give the same answer."""
+        budget = self.meter.budget
+        if budget.evaluations is not None:
+            return self.meter.evaluations / budget.evaluations
+        if budget.seconds is not None:
+            return min(1.0, self.meter.seconds / budget.seconds)
+        return min(1.0, self.update / HORIZON)
+
+    def _padded(self, actions: Actions) -> Actions:
+        return Actions(*(jnp.asarray(part) for part in padded(actions, *self.sizes)))
+
+    def _offer(self) -> None:
+        if not self.meter.exhausted:
+            self.offer_checkpoint()
+
+    def arrays(self) -> State:
+        """All that changes."""
+        return {
+            "update": np.array(self.update),
+            "rewards": np.array(self.rewards, dtype=np.float64),
+            "rng": generator_state(self.rng),
+            **tree_arrays(self.learner),
+        }
 
 
-def _inputs(stats: Float32, about: Float32) -> Any:
-    hints = len(stats)
-    return jnp.concatenate([stats, jnp.broadcast_to(about, (hints, len(about))), jnp.eye(hints)], axis=1)
+def picks(rng: Rng, segments: int, settings: Settings) -> list[Int32]:
+    """Segments of each minibatch of an epoch, all of one size: one shape is compiled."""
+    count = min(settings.most_minibatches, -(-segments // settings.minibatch))
+    size = min(settings.minibatch, -(-segments // count))
+    order = rng.permutation(segments).astype(np.int32)
+    order = np.concatenate([order, order])  # the last one is filled up with the first segments
+    return [order[at : at + size] for at in range(0, count * size, size)]
+
+
+def evaluated(meter: Meter, actions: Actions) -> npt.NDArray[np.float64]:
+    """Rewards of plans [plans, …], as far as the budget goes."""
+    problem = meter.problem
+    assert isinstance(problem, GraphOptimization)
+    vectors, size = vectors_of(problem, actions), batch_size(problem, len(actions.device))
+    reward = np.zeros(0)
+    for at in range(0, len(vectors), size):  # large graphs a few at a time, so that time limits hold
+        if not meter.exhausted:
+            reward = np.concatenate([reward, meter.evaluate_many(vectors[at : at + size]).reward])
+    return reward

@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.graph import GraphOptimization
-from loadmaster.graph.base import fixed_keys
+from loadmaster.graph.decoder import leaves
 from loadmaster.graph.features import LEVELS
-from loadmaster.graph.go.graph import alike, by_first_use
-from loadmaster.graph.go.network import FUSED, LATER, Logits
+from loadmaster.graph.go.paper.network import Logits
 
 Float64 = npt.NDArray[np.float64]
 Int8 = npt.NDArray[np.int8]
@@ -56,34 +55,6 @@ def vectors_of(problem: GraphOptimization, actions: Actions) -> Float64:
         never = (level < 1) | ((level >= WITHIN) & leaves(problem, device))
         vectors[..., at] = np.where(never, 0.0, (level + np.arange(n) / max(1, n)) / LEVELS)
     return vectors
-
-
-def leaves(problem: GraphOptimization, device: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """[..., n] whether an op has a reader on another device, of devices [..., G]."""
-    source, reader = problem.edges
-    flat = device.reshape(-1, device.shape[-1])
-    found = np.zeros((len(flat), problem.nodes), dtype=bool)
-    far = flat[:, problem.node_group[source]] != flat[:, problem.node_group[reader]]
-    rows, edges = np.nonzero(far)
-    found[rows, source[edges]] = True
-    return found.reshape(*device.shape[:-1], problem.nodes)
-
-
-def actions_of(problem: GraphOptimization, vector: Float64) -> Actions:
-    """The levels nearest to a vector: what keeps to the fixed pass or to the rule for ties is the
-    level in the middle, and devices are numbered by first use where they are alike."""
-    fusion, device, schedule = problem.split(vector)
-    drift = np.rint(FUSED + (LEVELS - 1) * (fusion - fixed_keys(problem.nodes)))
-    never = fusion < 1 / LEVELS
-    far = leaves(problem, device)
-    kept = np.where(far, WITHIN - 1, np.clip(drift, 1, LEVELS - 1))
-    level = np.where(never, np.where(far, FUSED, 0), kept)
-    tied = np.mean(schedule == 0) > 0.5 if len(schedule) else True
-    above = LATER + np.ceil(schedule * (LEVELS - 1 - LATER))
-    later = np.where(schedule > 0, above, LATER) if tied else np.rint(schedule * (LEVELS - 1))
-    if alike(problem):
-        device = by_first_use(device, problem.devices)
-    return Actions(level.astype(np.int8), device.astype(np.int8), later.astype(np.int8))
 
 
 def padded(actions: Actions, nodes: int, groups: int) -> Actions:
@@ -131,11 +102,6 @@ def draw(problem: GraphOptimization, logits: Logits, rng: Rng, plans: int) -> Dr
 def joined(*parts: Actions) -> Actions:
     """The plans of all of them, one after another."""
     return Actions(*(np.concatenate(rows) for rows in zip(*parts, strict=True)))
-
-
-def row_of(actions: Actions, row: int) -> Actions:
-    """One plan's actions of a batch: `[plans, …]` -> `[…]`."""
-    return Actions(*(part[row] for part in actions))
 
 
 def _own(problem: GraphOptimization, logits: Logits) -> list[tuple[Float32, bool]]:

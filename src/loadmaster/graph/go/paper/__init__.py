@@ -1,0 +1,1 @@
+"""GO as published: one graph network that decides fusion, placement and schedule, trained by PPO."""

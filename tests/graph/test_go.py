@@ -1,0 +1,315 @@
+"""GO: what it sees, its networks, their training, and the search that uses them."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadmaster.errors import LoadmasterError
+from loadmaster.graph import GraphOptimization
+from loadmaster.graph.decoder import Decoder, hinted_devices
+from loadmaster.graph.go import training
+from loadmaster.graph.go.cases import (
+    DEVICES,
+    HELD_OUT_FAMILIES,
+    HELD_OUT_MACHINES,
+    HELD_OUT_MODELS,
+    SMALL,
+    TRACED,
+    make_case,
+    synthetic_case,
+)
+from loadmaster.graph.go.scores import (
+    FEATURES,
+    PARTS,
+    PRIOR,
+    RANKER,
+    GraphView,
+    PlanView,
+    Shape,
+    believe,
+    device_features,
+    make_features,
+    rank,
+)
+from loadmaster.graph.go.search import SHIPPED, Go, load_policy
+from loadmaster.graph.large_neighbourhood import OPERATORS, Standing
+from loadmaster.learn.checkpoints import BadState, state_path
+from loadmaster.learn.policies import BadPolicy, read_policy, save_policy
+from loadmaster.machine import load_machine
+from loadmaster.program.models import load_model
+from loadmaster.search.registry import make_labelled
+from loadmaster.search.solver import Budget, solve
+from search.conformance import conforms
+
+TINY: dict[str, Any] = {"rounds": 1, "graphs": 6, "evaluations": 24, "steps": 20, "batch": 64}
+
+
+def _recurrent(**about: object) -> GraphOptimization:
+    return GraphOptimization(load_model("rnnlm-2:steps=3"), load_machine("p100x2"), **about)  # type: ignore[arg-type]
+
+
+# --- what is held out ---------------------------------------------------------------------------
+
+
+def test_what_is_held_out_is_never_trained_on() -> None:
+    assert len(HELD_OUT_MODELS) == 6 and len(HELD_OUT_FAMILIES) == 3 and len(HELD_OUT_MACHINES) == 2
+    names = (*TRACED, *SMALL)
+    assert not [name for name in names if any(held in name for held in HELD_OUT_MODELS)]
+    assert not set(DEVICES) & set(HELD_OUT_MACHINES)
+    seen = set()
+    for number in range(60):
+        if number % 4 == 3:  # traced models take a while: others are enough here
+            continue
+        problem = make_case(number) if number < 12 else None
+        if problem is not None:
+            seen.add(problem.program.name)
+            assert 2 <= problem.devices <= 16 and problem.no_plan is None
+    held = (*HELD_OUT_MODELS, *HELD_OUT_FAMILIES)
+    assert len(seen) > 3 and not [name for name in seen if any(name.startswith(each) for each in held)]
+
+
+def test_the_shipped_policy_says_what_it_never_saw() -> None:
+    _, about = read_policy(SHIPPED, "go")
+    assert set(about["held_out"]["models"]) == set(HELD_OUT_MODELS)
+    assert set(about["held_out"]["families"]) == set(HELD_OUT_FAMILIES)
+    assert set(about["held_out"]["machines"]) == set(HELD_OUT_MACHINES)
+
+
+def test_no_shipped_weight_is_its_initial_value() -> None:
+    policy, (_, about) = load_policy(SHIPPED), read_policy(SHIPPED, "go")
+    for shape, network in ((RANKER, policy.ranker), (PRIOR, policy.prior)):
+        first = shape.make(int(about["seed"]))
+        assert network is not None
+        for name in PARTS:
+            same = getattr(first, name) == getattr(network, name)
+            assert same.mean() < 0.05, name  # a bias of a feature that never varies may stay
+
+
+def test_cases_are_the_same_everywhere() -> None:
+    for number in (1, 2, 7):
+        one, two = make_case(number), make_case(number)
+        assert one.program.hash == two.program.hash and one.machine.hash == two.machine.hash
+
+
+def test_every_second_case_is_of_ones_own() -> None:
+    own = [(load_model("alexnet-train"), load_machine("p100x2"))]
+    assert make_case(3, 0, own).program.name == own[0][0].name
+    assert make_case(3, 0, own).machine.memories[0].capacity != own[0][1].memories[0].capacity
+    assert make_case(2, 0, own).program.hash == make_case(2).program.hash
+
+
+# --- what it sees ---------------------------------------------------------------------------------
+
+
+def test_device_names_play_no_part() -> None:
+    """On a machine of equal devices a plan with renamed devices looks the same, and so do changes of it."""
+    program, machine = synthetic_case("layered", 3)
+    problem = GraphOptimization(program, machine)
+    graph, rng = GraphView(Decoder(problem, 1)), np.random.default_rng(0)
+    here = hinted_devices(problem)[7]
+    changed = np.where(rng.random((5, problem.groups)) < 0.1, rng.integers(4, size=(5, problem.groups)), here)
+    changed = changed.astype(np.int32)
+    operator, standing = np.arange(5), Standing(np.zeros(0), True, 1)
+    names = np.array([2, 0, 3, 1], dtype=np.int32)
+    plan, renamed = PlanView(graph, here), PlanView(graph, names[here])
+    one = make_features(plan, standing, changed, operator)
+    two = make_features(renamed, standing, names[changed], operator)
+    assert one.shape == (5, FEATURES) and one == pytest.approx(two, abs=2e-3)
+    wide, other = device_features(plan), device_features(renamed)
+    assert wide.shape == (problem.groups, 4, PRIOR.features)
+    assert wide == pytest.approx(other[:, names], abs=2e-3)
+    assert len(np.unique(wide[:, :, 0].sum(axis=1))) == 1  # every group is somewhere
+
+
+def test_slack_is_that_of_the_reckoned_plan() -> None:
+    """Some group is critical, none has more slack than the whole time, and loads are the work of groups."""
+    problem = _recurrent()
+    graph = GraphView(Decoder(problem, 1))
+    for device in hinted_devices(problem):
+        plan = PlanView(graph, device)
+        assert plan.slack.min() == pytest.approx(0, abs=1e-6) and plan.slack.max() <= 1
+        assert plan.load.sum() == pytest.approx(plan.work.sum())
+        assert np.all(plan.critical <= plan.work + 1e-9) and plan.end.max() == pytest.approx(1)
+        assert plan.reckoned[0] == pytest.approx(plan.time)
+
+
+def test_a_change_that_changes_nothing_looks_like_nothing() -> None:
+    problem = _recurrent()
+    graph, here = GraphView(Decoder(problem, 1)), hinted_devices(problem)[3]
+    standing = Standing(np.zeros(0), False, 1)
+    row = make_features(PlanView(graph, here), standing, here[None], np.array([OPERATORS.index("few")]))[0]
+    assert not row[[0, 1, 3, 6, 7, 8, 9, 12, 13, 14, 15, 18, 19, 21, 23]].any()
+
+
+# --- the networks and their training -----------------------------------------------------------------
+
+
+def test_the_gradient_is_that_of_the_loss() -> None:
+    shape, rng = Shape(3, 4, 2), np.random.default_rng(0)
+    network = shape.make(1)
+    x, target = rng.normal(size=(5, 3)).astype(np.float32), rng.normal(size=(5, 2)).astype(np.float32)
+    weights = {name: getattr(network, name).astype(np.float64) for name in PARTS[2:]}
+
+    def loss(weights: dict[str, Any]) -> float:
+        moved = type(network)(network.mean, network.deviation, **weights)
+        return float(((moved(x) - target) ** 2).sum() / 2)
+
+    found = training._gradient(weights, x, lambda out: out - target)  # type: ignore[arg-type]
+    for name in weights:
+        flat = np.zeros(weights[name].size)
+        for place in range(len(flat)):
+            sides = []
+            for step in (1e-3, -1e-3):
+                moved = {key: value.copy() for key, value in weights.items()}
+                moved[name].flat[place] += step
+                sides.append(loss(moved))
+            flat[place] = (sides[0] - sides[1]) / 2e-3
+        assert found[name].ravel() == pytest.approx(flat, abs=5e-3), name
+
+
+def test_a_ranker_learns_what_gains() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(3_000, FEATURES)).astype(np.float32)
+    logs = np.clip(0.1 * rows[:, 2] + 0.01 * rng.normal(size=3_000), -0.3, 0.3).astype(np.float32)
+    options = training.Options(steps=300, batch=256)
+    trained = training.fit_ranker(RANKER.make(0), rows[:2_000], logs[:2_000], options, rng)
+    better = logs[2_000:] < -training.GAIN
+    before, after = (
+        training.area_under_curve(rank(each, rows[2_000:]), better) for each in (RANKER.make(0), trained)
+    )
+    assert after > 0.9 > before
+
+
+def test_a_prior_learns_where_groups_belong() -> None:
+    """Of any number of devices: the one whose third feature is largest."""
+    rng = np.random.default_rng(1)
+    devices = rng.integers(2, 6, size=800)
+    rows = rng.normal(size=(int(devices.sum()), PRIOR.features)).astype(np.float16)
+    starts = np.concatenate([[0], np.cumsum(devices)])
+    label = np.array([rows[a:b, 2].argmax() for a, b in itertools.pairwise(starts)])
+    options = training.Options(steps=300, batch=512)
+    trained = training.fit_prior(PRIOR.make(0), rows, devices, label, label > 0, options, rng)
+    hits = [
+        believe(trained, rows[a:b][None].astype(np.float32))[0].argmax() == want
+        for a, b, want in zip(starts[:-1], starts[1:], label, strict=True)
+    ]
+    assert np.mean(hits) > 0.8
+
+
+def test_area_under_curve() -> None:
+    positive = np.array([True, False, True, False])
+    assert training.area_under_curve(np.array([4.0, 1.0, 3.0, 2.0]), positive) == 1
+    assert training.area_under_curve(np.array([1.0, 4.0, 3.0, 2.0]), positive) == 0.25
+    assert np.isnan(training.area_under_curve(np.ones(2), np.ones(2, dtype=bool)))
+
+
+def test_a_portfolio_is_chosen_greedily() -> None:
+    tried = np.array([[-0.6, 0.0, -0.4], [0.1, -0.3, -0.1], [0.0, -0.2, 0.0]])
+    assert training.choose_portfolio(tried, 2) == [0, 1]  # the best alone, then what adds most to it
+    assert training.choose_portfolio(tried, 9) == [0, 1, 2]
+
+
+@pytest.fixture
+def quick_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small synthetic graphs in place of all kinds."""
+    small = [3, 5, 7]
+
+    def case(number: int, seed: int = 0, own: object = ()) -> GraphOptimization:
+        return GraphOptimization(*synthetic_case("branch_join", small[number % 3]))
+
+    monkeypatch.setattr(training, "make_case", case)
+
+
+@pytest.mark.usefixtures("quick_cases")
+def test_training_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
+    whole = training.train(out=tmp_path / "whole.npz", options=TINY | {"rounds": 2})
+    assert (whole["candidates"] > 100 and whole["area_under_curve"] is None) or whole["area_under_curve"] > 0
+    policy, _ = read_policy(tmp_path / "whole.npz", "go")
+    first = training._Training(
+        training.Options(**(TINY | {"rounds": 2})), tmp_path / "part.npz", 0, None, None, print
+    )
+    search = training.make_searcher(training.Message({}, {}))
+    first._search(0, search, 1, None, None)
+    first._fit(0, None)
+    first._write()
+    again = training.train(
+        out=tmp_path / "part.npz", options=TINY | {"rounds": 2}, resume=state_path(tmp_path / "part.npz")
+    )
+    resumed, _ = read_policy(tmp_path / "part.npz", "go")
+    assert again["candidates"] == whole["candidates"]
+    for name, array in policy.items():
+        assert np.array_equal(array, resumed[name]), name
+    with pytest.raises(LoadmasterError, match="other options"):
+        training.train(out=tmp_path / "x.npz", options=TINY, resume=state_path(tmp_path / "part.npz"))
+
+
+@pytest.mark.usefixtures("quick_cases")
+def test_a_trained_policy_is_used(tmp_path: Path) -> None:
+    out = tmp_path / "own.npz"
+    training.train(out=out, options=TINY)
+    problem = _recurrent()
+    own = solve(make_labelled("graph", "go", {"init": str(out)}), problem, Budget(80))
+    none = solve(make_labelled("graph", "go", {"init": "none"}), problem, Budget(80))
+    assert own.value is not None and none.value is not None
+    assert not problem.violations(problem.plan(own.decision))
+    arrays, about = read_policy(out, "go")
+    assert about["rounds"][0]["graphs"] == 6
+    del arrays["ranker.enter"]
+    save_policy(tmp_path / "bad.npz", arrays, about)
+    with pytest.raises(BadPolicy, match="no networks and portfolio"):
+        load_policy(str(tmp_path / "bad.npz"))
+
+
+def test_a_state_of_something_else_is_refused(tmp_path: Path) -> None:
+    from dataclasses import asdict
+
+    from loadmaster.learn.checkpoints import write_state
+
+    path = tmp_path / "bad.state.npz"
+    write_state(path, {"rows": np.zeros(3)}, {"options": asdict(training.Options(**TINY)), "seed": 0})
+    with pytest.raises(BadState, match="can't be resumed"):
+        training.train(out=tmp_path / "x.npz", options=TINY, resume=path)
+
+
+@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"steps": -1}, {"colour": 3}])
+def test_options_that_make_no_sense_are_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
+    with pytest.raises(LoadmasterError):
+        training.train(out=tmp_path / "x.npz", options=wrong)
+
+
+# --- the search ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tasks", [("fusion", "placement", "schedule"), ("placement",), ("schedule",)])
+def test_it_conforms(tasks: tuple[str, ...]) -> None:
+    conforms(
+        lambda: make_labelled("graph", "go"),
+        _recurrent(tasks=tasks),
+        evaluations=(1, 2, 60),
+        seconds=0.2,
+        seeds=(0,),
+    )
+
+
+def test_threads_change_nothing() -> None:
+    problem = _recurrent()
+    one, two = (solve(Go(threads=threads), problem, Budget(100), 3) for threads in (1, 2))
+    assert np.array_equal(one.decision, two.decision)
+
+
+def test_plans_are_no_hint_verbatim() -> None:
+    """What it finds in 16 evaluations is better than every hint on some graphs, and then none of them."""
+    better = 0
+    for seed in (1, 5, 7):
+        problem = GraphOptimization(*synthetic_case("stochastic_block", seed))
+        found = solve(Go(), problem, Budget(16), 0)
+        if found.decision is None:
+            continue
+        device = problem.split(np.asarray(found.decision))[1]
+        better += not any(np.array_equal(device, hint) for hint in hinted_devices(problem))
+    assert better >= 2
