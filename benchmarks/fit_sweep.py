@@ -452,9 +452,12 @@ def loadmaster_error(error: BaseException | None) -> BaseException | None:
 
 
 def last_lines(error: BaseException, count: int = 8) -> str:
-    """The error in one line, and where it was raised."""
-    frames = traceback.format_tb(error.__traceback__)[-3:]
-    where = [line.strip() for frame in frames for line in frame.strip().splitlines()]
+    """The error in one line, and where it was raised: below the checkout, wherever that is."""
+    frames, here = (
+        traceback.format_tb(error.__traceback__)[-3:],
+        f"{Path(__file__).resolve().parents[1]}{os.sep}",
+    )
+    where = [line.strip() for frame in frames for line in frame.replace(here, "").strip().splitlines()]
     return "\n".join([first_line(error), *where][:count])
 
 

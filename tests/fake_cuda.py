@@ -7,6 +7,7 @@ address from different streams, one of them a write, must be ordered by them; el
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -36,6 +37,11 @@ class Stream:
         self.seen = {self.number: 1}
         cuda.streams.append(self)
 
+    def wait_stream(self, other: Stream) -> None:
+        event = Event()
+        event.record(other)
+        self.wait_event(event)
+
     def wait_event(self, event: Event) -> None:
         assert event.seen is not None, "waited for an event that was never recorded"
         for stream, time in event.seen.items():
@@ -61,8 +67,19 @@ class FakeCuda:
 
     def __init__(self) -> None:
         self.streams: list[Stream] = []
-        self.current = Stream(self)
+        self._first, self._of_thread = Stream(self), threading.local()
         self.fractions: list[float] = []
+        self.waits = 0
+        """How often somebody waited for the device."""
+
+    @property
+    def current(self) -> Stream:
+        """The stream of this thread."""
+        return getattr(self._of_thread, "stream", self._first)
+
+    @current.setter
+    def current(self, stream: Stream) -> None:
+        self._of_thread.stream = stream
 
     def install(self, patch: Any) -> None:
         properties = SimpleNamespace(total_memory=2**30)
@@ -73,6 +90,8 @@ class FakeCuda:
             "Stream": lambda device: Stream(self),
             "current_stream": lambda device: self.current,
             "stream": self.stream,
+            "set_stream": lambda stream: setattr(self, "current", stream),
+            "set_device": lambda device: None,
             "synchronize": self.synchronize,
             "empty_cache": lambda: None,
             "memory_allocated": lambda device: 1000,
@@ -99,6 +118,7 @@ class FakeCuda:
         self.current = before
 
     def synchronize(self, device: Any = None) -> None:
+        self.waits += 1
         for stream in self.streams:
             event = Event()
             event.record(stream)

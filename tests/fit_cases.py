@@ -12,6 +12,8 @@ from torch.utils._pytree import tree_flatten
 
 import loadmaster
 from loadmaster.execute.graphs import Session
+from loadmaster.program.importers.torch.compiled import Prepared, prepare
+from loadmaster.program.importers.torch.importer import quiet
 from loadmaster.search.solver import Budget
 
 QUICK: Mapping[str, Any] = {
@@ -98,3 +100,30 @@ def session_of(model: Any) -> Session:
     """What `fit` keeps for a model."""
     found: Session = model.fitted.session
     return found
+
+
+def prepared_graph(call: Callable[..., Any], *args: Any, training: bool = False) -> Prepared:
+    """What `prepare` makes of the one graph of a call."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import default_partition
+
+    found: list[Prepared] = []
+
+    def partition(joined: Any, inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
+        found.append(prepare(joined, num_fwd_outputs, len(inputs[0]), "it"))
+        return default_partition(joined, inputs, num_fwd_outputs=num_fwd_outputs, **options)
+
+    def inference(graph: Any, inputs: Any) -> Any:
+        found.append(prepare(graph, None, len(inputs), "it"))
+        return graph
+
+    backend = aot_autograd(
+        fw_compiler=lambda graph, _: graph,
+        inference_compiler=inference,
+        partition_fn=partition,
+        keep_inference_input_mutations=True,
+    )
+    with quiet(), torch.set_grad_enabled(training):
+        torch.compile(call, backend=backend, dynamic=False)(*args)
+    (one,) = found
+    return one

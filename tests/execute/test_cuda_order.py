@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +15,16 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 from torch import nn  # noqa: E402
 
-from fake_cuda import FakeCuda, Witness, turning  # noqa: E402
+from fake_cuda import FakeCuda, Stream, Witness, turning  # noqa: E402
+from fit_cases import prepared_graph  # noqa: E402
 from loadmaster.errors import Refused  # noqa: E402
+from loadmaster.execute import own_allocator  # noqa: E402
+from loadmaster.execute.calls import TRIED_CALLS, WARM_CALLS, CallExecutor, Rows  # noqa: E402
 from loadmaster.execute.executor import Executor  # noqa: E402
+from loadmaster.execute.session import Session  # noqa: E402
 from loadmaster.program.importers.torch.captured import Captured, capture  # noqa: E402
+from loadmaster.program.importers.torch.compiled import Prepared, Role  # noqa: E402
+from loadmaster.program.program import TensorKind  # noqa: E402
 
 ROOM = 2**22
 
@@ -31,6 +38,14 @@ def model() -> tuple[Any, Captured]:
 def three() -> tuple[Any, Captured]:
     module = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Tanh(), nn.Linear(64, 64, bias=False))
     return module, capture(module.eval(), (torch.zeros(64, 64),), name="three")
+
+
+@pytest.fixture(scope="module")
+def step() -> tuple[Any, Prepared]:
+    """A module, and its training step as one graph."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 12), nn.Tanh(), nn.Linear(12, 1))
+    return module, prepared_graph(lambda x: module(x), torch.randn(8, 16), training=True)
 
 
 @pytest.fixture
@@ -109,3 +124,85 @@ def test_room_given_away_under_a_copy_is_a_race(three: Any, cuda: FakeCuda) -> N
                 executor._walk.script = replace(executor.script, steps=tuple(steps))
             executor.run(x)
         assert bool(witness.races()) == careless
+
+
+def train(
+    step: Any, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, seed: int, *, on_device: bool = True
+) -> tuple[Witness, list[int]]:
+    """Training steps of a fitted model whose weights are on the device, with all that a caller does between them; and
+    how often each step waited for the device. `on_device`: so do results."""
+    stream = Stream(cuda)
+    monkeypatch.setattr(own_allocator, "compute", lambda device: SimpleNamespace(stream=stream))
+    module, prepared = step
+    roles = [Role(TensorKind.WEIGHT, name, held=True) for name in prepared.primals]
+    sinks = range(len(prepared.leaves)) if on_device else ()
+    captured = prepared.captured("net", roles, sinks=sinks, hold_tangents=True)
+    plan = OffloadPlans(captured.program, seed).make(0.0)
+    session = Session("net", torch.device("cuda"), machine_with(ROOM), ROOM)
+    with monkeypatch.context() as patch:
+        patch.setattr(own_allocator, "current", lambda: session)  # it is installed
+        session.on_thread(int)
+    shapes = {
+        node.name: tuple(node.meta["val"].shape) for node in prepared.graph.nodes if node.op == "placeholder"
+    }
+    weights = {tuple(each.shape): each for each in module.parameters()}
+    witness, inner, waits = Witness(cuda), Witness(cuda), []
+    inner.accesses = witness.accesses  # a mode is one thread's
+    executor = session.on_thread(
+        lambda: CallExecutor(
+            captured,
+            plan,
+            machine_with(ROOM),
+            "cuda",
+            [weights.get(shapes[name], torch.zeros(8, 16)) for name in prepared.primals],
+            Rows(pinned=False),
+            ahead=session.goes_ahead,
+            placement="arena",
+        )
+    )
+    with witness:
+        session.on_thread(inner.__enter__)
+        for _ in range(WARM_CALLS + TRIED_CALLS + 3):
+            before = cuda.waits
+            x = torch.randn(8, 16)
+            args = [weights.get(shapes[name], x) for name in prepared.primals]
+            wanted = torch.autograd.grad(module(x).sum(), list(module.parameters()))
+            (found,) = session.on_thread(executor.forward, args)
+            tangent = torch.ones_like(found)
+            gradients = session.on_thread(executor.backward, args, [tangent])
+            with torch.no_grad():
+                for name, gradient in zip(prepared.primals, gradients, strict=True):
+                    if gradient is not None:
+                        weights[shapes[name]].sub_(gradient, alpha=0.1)
+            mine = [each for each in gradients if each is not None]
+            assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(mine, wanted, strict=True))
+            for each in (x, tangent, found, *mine):
+                each.zero_()
+            waits.append(cuda.waits - before)
+        session.on_thread(inner.__exit__, None, None, None)
+    session.on_thread(executor.close)
+    return witness, waits
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_training_goes_ahead_of_the_device_and_nothing_races(
+    step: Any, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    witness, waits = train(step, cuda, monkeypatch, seed)
+    assert len({access.stream for access in witness.accesses}) == 4  # the caller's, plans', two of copies
+    assert witness.races() == []
+    assert all(waits[: WARM_CALLS + TRIED_CALLS]) and not any(waits[WARM_CALLS + TRIED_CALLS :])
+
+
+def test_results_on_the_host_are_waited_for(
+    step: Any, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    witness, waits = train(step, cuda, monkeypatch, 0, on_device=False)
+    assert all(waits) and witness.races() == []
+
+
+def test_a_caller_that_is_not_waited_for_is_a_race(
+    step: Any, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Stream, "wait_stream", lambda self, other: None)
+    assert train(step, cuda, monkeypatch, 0)[0].races()

@@ -16,6 +16,7 @@ from torch import nn  # noqa: E402
 import loadmaster  # noqa: E402
 from fit_cases import QUICK, WIDTH, Parts, Stack, fitted, gradients, pair, rows, same, session_of, step  # noqa: E402
 from loadmaster.errors import LoadmasterError  # noqa: E402
+from loadmaster.execute.calls import CallExecutor  # noqa: E402
 
 # Dynamo looks at `.grad` of every tensor that it meets.
 pytestmark = pytest.mark.filterwarnings(
@@ -402,16 +403,28 @@ def test_a_model_changes_its_type_after_fit() -> None:
     assert model.layers[0].weight.grad.dtype == torch.float64
 
 
-def test_a_loss_in_the_module_and_labels_beside_inputs() -> None:
+def test_a_loss_in_the_module_and_labels_beside_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     class Scored(Stack):
         def forward(self, x: Any, labels: Any = None) -> Any:
             scores = super().forward(x)
             return {"loss": nn.functional.cross_entropy(scores, labels), "scores": scores}
 
+    came: list[int] = []
+    backward = CallExecutor.backward
+
+    def watched(self: Any, args: Any, tangents: Any) -> Any:
+        came.append(sum(each is not None for each in tangents))
+        return backward(self, args, tangents)
+
+    monkeypatch.setattr(CallExecutor, "backward", watched)
     labels = torch.arange(32)
     plain, model = pair(Scored, rows(), labels, training=True)
-    found = [each(rows(), labels=labels) for each in (model, plain)]
-    for each in found:
-        each["loss"].backward()
-    assert same({k: v.detach() for k, v in found[0].items()}, {k: v.detach() for k, v in found[1].items()})
-    assert same(gradients(model), gradients(plain))
+    for both in (False, True, False):
+        found = [each(rows(), labels=labels) for each in (model, plain)]
+        for each in found:
+            (each["loss"] + each["scores"].sum() if both else each["loss"]).backward()
+        assert same(
+            {k: v.detach() for k, v in found[0].items()}, {k: v.detach() for k, v in found[1].items()}
+        )
+        assert same(gradients(model), gradients(plain))
+    assert came[-3:] == [1, 2, 1]  # no zeros for scores that no loss depends on

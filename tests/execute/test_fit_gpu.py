@@ -153,6 +153,37 @@ def test_a_training_step_takes_no_more_than_the_memory() -> None:
     assert most[0] - before <= memory + SPARE, f"{(most[0] - before) / 2**20:.1f} MiB"
 
 
+def test_training_that_nobody_waits_for_is_right() -> None:
+    """Calls return before the device is done: what the caller gives and takes is changed at once."""
+
+    def losses(model: Any, optimizer: Any) -> list[float]:
+        found = []
+        for turn in range(12):
+            x = inputs(turn)
+            loss = model(x)[0].square().mean()
+            x.zero_()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(loss.detach().clone())
+            loss.detach().zero_()
+        return [each.item() for each in found]
+
+    torch.manual_seed(0)
+    plain = Wide()
+    model, memory = copy.deepcopy(plain), 3 * 2**30
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model = loadmaster.fit(
+        model, (inputs(0),), memory=memory, optimizer=optimizer, weights="device", search=1.0, quiet=True
+    )
+    model.fitted.wait_for_plan()
+    found = losses(model, optimizer)
+    assert model.fitted.session.graphs[0]._executor._ahead
+    plain.to("cuda")
+    expected = losses(plain, torch.optim.SGD(plain.parameters(), 0.1))
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
 def fused_calls(model: Any) -> set[str]:
     graph = model.fitted.session.graphs[0].prepared.graph
     return {str(node.target) for node in graph.nodes if "attention" in str(node.target)}

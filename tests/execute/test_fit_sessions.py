@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import itertools
+import threading
 from typing import Any
 
 import pytest
@@ -21,10 +22,11 @@ from torch import nn  # noqa: E402
 from fit_cases import QUICK, WIDTH, Parts, Stack, gradients, pair, rows, same, session_of, step  # noqa: E402
 from loadmaster import torch_fit  # noqa: E402
 from loadmaster.errors import LoadmasterError  # noqa: E402
-from loadmaster.execute.calls import Fingerprint, Rows  # noqa: E402
+from loadmaster.execute.calls import Fingerprint, Fingerprints, Rows, Trial  # noqa: E402
 from loadmaster.execute.compile_backend import lay_out_masks  # noqa: E402
 from loadmaster.execute.graphs import PlannedGraph, Session, State  # noqa: E402
 from loadmaster.execute.walk import Walk  # noqa: E402
+from loadmaster.machine import load_machine  # noqa: E402
 from loadmaster.program.program import TensorKind  # noqa: E402
 
 
@@ -215,6 +217,38 @@ def test_a_fingerprint_sees_changes_of_every_kind() -> None:
     assert not Fingerprint(torch.empty(0)).changed(torch.empty(0))
 
 
+def test_inputs_are_read_where_the_caller_has_them_unless_they_were_changed() -> None:
+    session = Session("it", torch.device("cpu"), load_machine("h200"), 2**20)
+    theirs, copy_ = torch.ones(3), torch.ones(3)
+    assert session.origin(copy_) is copy_
+    session.origins[copy_.data_ptr()] = theirs, copy_._version
+    assert session.origin(copy_) is theirs and session.origin(copy_.detach()) is theirs
+    assert session.origin(copy_[:2]) is not theirs
+    copy_.add_(1)  # by a hook, before the graph
+    assert session.origin(copy_) is copy_
+
+
+def test_fingerprints_of_many_say_which_changed() -> None:
+    values = [torch.arange(40.0), torch.zeros(3), torch.empty(0), torch.ones(7)]
+    prints = Fingerprints(values)
+    assert prints.changed(values) == []
+    values[0].data.mul_(2)  # moves no version
+    values[3].add_(1)
+    assert prints.changed(values) == [0, 3] and prints.changed(values) == []
+    values[1] = values[1].clone()  # the same in another place
+    assert prints.changed(values) == [1] and prints.changed(values) == []
+    assert Fingerprints([]).changed([]) == []
+
+
+@pytest.mark.parametrize(("plain", "graph"), [(3.0, 2.0), (2.0, 3.0)])
+def test_calls_are_tried_both_ways_and_go_on_the_faster_one(plain: float, graph: float) -> None:
+    trial, made = Trial(), []
+    for _ in range(8):
+        made.append(trial.as_graph)
+        trial.note(made[-1], graph if made[-1] else plain)
+    assert made == [False, False, True, True] + [graph < plain] * 4
+
+
 def test_rows_are_used_again_when_nobody_looks_at_them() -> None:
     kept = Rows(pinned=False)
     first = kept.take(100)
@@ -288,6 +322,33 @@ def test_a_shortage_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Walk, "advance", advance)
     with pytest.raises((torch.OutOfMemoryError, LoadmasterError)):
         model(rows())
+
+
+@torch.no_grad()
+def test_no_search_outlives_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native code that still runs when the interpreter ends aborts the process."""
+    late, numbers = threading.Event(), itertools.count()
+
+    def improve(*_: Any) -> None:
+        if next(numbers) == 0:
+            late.wait()
+
+    monkeypatch.setattr(PlannedGraph, "_improve", improve)
+    _, model = pair(Stack, rows(), background=True)
+    session = session_of(model)
+    model(rows())
+    (graph,) = session.graphs
+    graph.deliver()  # it is captured and planned again
+    model(rows())
+    first, second = graph._searches
+    second.join()
+    end = threading.Thread(target=session.end)
+    end.start()
+    end.join(0.1)
+    assert end.is_alive() and first.is_alive()
+    late.set()
+    end.join()
+    assert not first.is_alive()
 
 
 # As a backend.

@@ -166,6 +166,24 @@ def test_between_plans_it_is_a_cache() -> None:
     assert (own.held, own.cached, own.most) == (0, 0, 0)
 
 
+def test_it_is_held_to_a_budget_with_what_it_caches() -> None:
+    own = _core.OwnAllocator(10 * 2**20)
+    own.free(own.alloc(3 * 2**20))
+    own.hold_to(4 * 2**20)
+    kept = own.alloc(2 * 2**20)  # both would be too much
+    assert (own.held, own.cached) == (2 * 2**20, 0)
+    with pytest.raises(RuntimeError, match="no room for 2097153 bytes beside the 2097152 that are held"):
+        own.alloc(2 * 2**20 + 1)
+    own.hold_to(2**20)  # what is held stays
+    with pytest.raises(RuntimeError, match="no room for 1 bytes"):
+        own.alloc(1)
+    own.hold_to(None)
+    own.free(own.alloc(8 * 2**20))
+    own.hold_to(9 * 2**20)
+    assert own.cached == 0 and own.held == 2 * 2**20
+    own.free(kept)
+
+
 def test_tables_of_other_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="different lengths"):
         _core.rooms(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ class Owned:
         return 0
 
     def untyped_storage(self) -> Any:
-        return self.row  # its data_ptr is where the allocation begins
+        return SimpleNamespace(data_ptr=self.row.data_ptr, nbytes=lambda: self.row.nbytes)
 
     def as_strided(self, size: Any, stride: Any, offset: int) -> Any:
         return self.row.as_strided(size, stride, self.row.storage_offset() + offset)

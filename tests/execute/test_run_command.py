@@ -141,7 +141,7 @@ def test_what_is_refused(spec: str) -> None:
     code, document = call(model, plan, *machine, "--cuda-graph")
     assert code == 2 and "CUDA graph" in document["error"]["message"]
     if not torch.cuda.is_available():
-        result = CliRunner().invoke(app, ["run", model, plan, *machine])
+        result = CliRunner().invoke(app, ["run", model, plan, *machine, "--device", "cuda"])
         assert result.exit_code == 2 and "no CUDA device" in result.stderr
 
 

@@ -1,8 +1,13 @@
 // The two kinds of memory: a CUDA device's, through the driver that is there when the program runs, and the
 // host's. No CUDA is needed to build this.
+#ifdef _WIN32
+#define NOMINMAX
+#include <windows.h>
+#else
 #include <dlfcn.h>
+#endif
 
-#include <cstdlib>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
@@ -12,6 +17,18 @@
 namespace loadmaster {
 
 namespace {
+
+#ifdef _WIN32
+constexpr const char* kDriver = "nvcuda.dll";
+void* open_driver() { return reinterpret_cast<void*>(LoadLibraryA(kDriver)); }
+void* driver_symbol(void* driver, const char* name) {
+  return reinterpret_cast<void*>(GetProcAddress(static_cast<HMODULE>(driver), name));
+}
+#else
+constexpr const char* kDriver = "libcuda.so.1";
+void* open_driver() { return dlopen(kDriver, RTLD_NOW); }
+void* driver_symbol(void* driver, const char* name) { return dlsym(driver, name); }
+#endif
 
 class DeviceMemory : public Memory {
  public:
@@ -35,15 +52,16 @@ class DeviceMemory : public Memory {
  private:
   template <class Function>
   Function found(const char* name) {
-    auto* symbol = dlsym(library_, name);
+    auto* symbol = driver_symbol(library_, name);
     if (symbol == nullptr)
       throw std::runtime_error(std::string("loadmaster: the CUDA driver has no ") + name);
     return reinterpret_cast<Function>(symbol);
   }
 
   void load() {
-    library_ = dlopen("libcuda.so.1", RTLD_NOW);  // it stays: PyTorch uses it too
-    if (library_ == nullptr) throw std::runtime_error("loadmaster: there is no CUDA driver (libcuda.so.1)");
+    library_ = open_driver();  // it stays: PyTorch uses it too
+    if (library_ == nullptr)
+      throw std::runtime_error(std::string("loadmaster: there is no CUDA driver (") + kDriver + ")");
     alloc_ = found<decltype(alloc_)>("cuMemAlloc_v2");
     free_ = found<decltype(free_)>("cuMemFree_v2");
     synchronize_ = found<decltype(synchronize_)>("cuCtxSynchronize");
@@ -76,7 +94,7 @@ class HostMemory : public Memory {
 
   void* take(i64 bytes) override {
     if (bytes > left_) return nullptr;
-    void* block = std::aligned_alloc(512, static_cast<std::size_t>(bytes));
+    void* block = ::operator new(static_cast<std::size_t>(bytes), kAligned, std::nothrow);
     if (block == nullptr) return nullptr;
     left_ -= bytes;
     size_[block] = bytes;
@@ -86,12 +104,13 @@ class HostMemory : public Memory {
   void give(void* block) override {
     left_ += size_.at(block);
     size_.erase(block);
-    std::free(block);
+    ::operator delete(block, kAligned);
   }
 
   void wait() override {}
 
  private:
+  static constexpr std::align_val_t kAligned{512};
   i64 left_;
   std::unordered_map<void*, i64> size_;
 };

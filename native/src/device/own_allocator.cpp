@@ -96,10 +96,11 @@ void* OwnAllocator::ordinary(i64 bytes) {
     cached_ -= whole;
     free_.erase(fits);
   } else {
-    block = memory_->take(size);
+    const auto take = [&] { return size <= limit_ - held_ - cached_ ? memory_->take(size) : nullptr; };
+    block = take();
     if (block == nullptr) {
       give_back();
-      block = memory_->take(size);
+      block = take();
     }
     if (block == nullptr)
       throw std::runtime_error("loadmaster: no room for " + std::to_string(bytes) + " bytes beside the " +
@@ -222,6 +223,12 @@ void OwnAllocator::give_back() {
 void OwnAllocator::release() {
   const std::lock_guard lock(mutex_);
   give_back();
+}
+
+void OwnAllocator::hold_to(i64 bytes) {
+  const std::lock_guard lock(mutex_);
+  limit_ = bytes;
+  if (held_ + cached_ > limit_) give_back();
 }
 
 void OwnAllocator::reset_most() {

@@ -1,6 +1,7 @@
 // A device's memory as a plan says: results at their offsets in one arena, kernels' temporaries between them.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -65,6 +66,8 @@ class OwnAllocator {
   std::vector<i32> within(i64 offset, i64 bytes) const;
 
   void release();  // cached blocks go back
+  // Ordinary blocks, cached ones included, take no more from now on: what is cached goes back before that.
+  void hold_to(i64 bytes);
   void reset_most();
   i64 held() const;  // bytes of ordinary blocks
   i64 most() const;  // the same at the most
@@ -99,7 +102,7 @@ class OwnAllocator {
   std::map<void*, i64> lent_;     // places inside of blocks
   std::map<void*, i64> leaving_;  // freed blocks of which something is lent
   Lending lending_;
-  i64 held_ = 0, most_ = 0, cached_ = 0;
+  i64 held_ = 0, most_ = 0, cached_ = 0, limit_ = std::numeric_limits<i64>::max();
   std::shared_ptr<Rooms> rooms_;
   i32 step_ = -1, count_ = 0;
   std::vector<Piece> pieces_;  // of this step, that live

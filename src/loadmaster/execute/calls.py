@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster import clock
 from loadmaster.errors import require
 from loadmaster.execute.executor import Executor
 from loadmaster.execute.pinned import HostMemory, HostWeights, Layout, flat, layout_of, own_layout, shaped
@@ -27,6 +28,8 @@ from loadmaster.program.program import PERSISTENT, TensorKind
 
 WARM_CALLS = 2
 """Before a CUDA graph: the first call shows where results are made, the second makes them in place."""
+TRIED_CALLS = 2
+"""Of either kind that are timed."""
 _SAMPLES, _ELEMENT = 16, 8
 """How many pieces of a tensor are looked at, and of how many bytes."""
 
@@ -81,6 +84,74 @@ class Fingerprint:
         # Not every change moves the version: `p.data.mul_` does not.
         return address, int(value._version), self._bytes.tobytes()
 
+    @property
+    def sampled(self) -> Any:
+        """[n, 8] or [n]: the bytes that are looked at, where they lie."""
+        return self._bytes
+
+
+class Fingerprints:
+    """Those of many tensors, which mostly are what they were: then all of them are looked at in one go."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._each = [Fingerprint(value) for value in values]
+        self._note(values)
+
+    def changed(self, values: Sequence[Any]) -> list[int]:
+        """Which ones did since this was last asked."""
+        # Bytes are read only where tensors still are.
+        versions = self._versions(values)
+        if versions == self._seen[0] and self._bytes() == self._seen[1]:
+            return []
+        found = [
+            at for at, (own, value) in enumerate(zip(self._each, values, strict=True)) if own.changed(value)
+        ]
+        self._note(values)
+        return found
+
+    def _note(self, values: Sequence[Any]) -> None:
+        every = [own.sampled for own in self._each]
+        self._samples = [some for some in ([a for a in every if a.ndim == n] for n in (1, 2)) if some]
+        self._seen = self._versions(values), self._bytes()
+
+    def _versions(self, values: Sequence[Any]) -> list[tuple[int, int]]:
+        return [(value.data_ptr(), value._version) for value in values]
+
+    def _bytes(self) -> list[bytes]:
+        return [np.concatenate(some).tobytes() for some in self._samples]
+
+
+class Trial:
+    """Whether calls are faster as CUDA graphs or op by op. A graph saves launches, and each wait of an op for a copy
+    costs more in it: only the device knows. First come calls of the one kind, then of the other."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[bool, list[float]] = {False: [], True: []}
+
+    @property
+    def as_graph(self) -> bool:
+        """Which kind the next call should be."""
+        plain, graphs = self._seconds[False], self._seconds[True]
+        if len(plain) < TRIED_CALLS:
+            return False
+        return len(graphs) < TRIED_CALLS or min(graphs) <= min(plain)
+
+    @property
+    def least(self) -> dict[str, float]:
+        """The shortest call of each kind so far."""
+        names = {False: "op by op", True: "CUDA graph"}
+        return {names[kind]: min(each) for kind, each in self._seconds.items() if each}
+
+    def is_open(self, both: bool) -> bool:
+        """Whether calls have still to be timed. `both`: of both kinds."""
+        kinds = (False, True) if both else (False,)
+        return any(len(self._seconds[kind]) < TRIED_CALLS for kind in kinds)
+
+    def note(self, as_graph: bool, seconds: float) -> None:
+        """What a call took."""
+        self._seconds[as_graph].append(seconds)
+        del self._seconds[as_graph][TRIED_CALLS:]
+
 
 @dataclass(frozen=True)
 class Paused:
@@ -98,7 +169,8 @@ class CallExecutor(Executor):
     """An executor whose weights are the caller's own tensors, seen anew with every call.
 
     `args`: the primals of the first call. `rows`: where results on the host lie. `as_graph`: after some calls as CUDA
-    graphs. `lend`: bytes of the device as a tensor that the caller may keep, for results that stay there.
+    graphs. `lend`: bytes of the device as a tensor that the caller may keep, for results that stay there. `ahead`:
+    calls that read and make nothing of the caller's on the host return before the device is done with them.
     """
 
     def __init__(
@@ -112,6 +184,7 @@ class CallExecutor(Executor):
         *,
         as_graph: bool = False,
         lend: Callable[[Any], Any] | None = None,
+        ahead: bool = False,
         **options: Any,
     ) -> None:
         # captured.given has one row per placeholder: primals first, in the order of `args`.
@@ -138,7 +211,7 @@ class CallExecutor(Executor):
         self._walk.watch(leaf.root for leaf, result in leaves if result.stays)
         self._lies = {each.tensor: at for at, each in enumerate(self.script.residencies) if each.first < 0}
         self._weights = [(at, given) for at, given in enumerate(self._primals) if given.tensor in self._lies]
-        self._seen = {at: Fingerprint(args[at]) for at, _ in self._weights}
+        self._seen = Fingerprints([args[at] for at, _ in self._weights])
         self._streamed = [
             (at, given)
             for at, given in enumerate(self._primals)
@@ -159,7 +232,16 @@ class CallExecutor(Executor):
         """Number of a result -> the tensor on the device that it is the new value of."""
         self._calls = 0
         self._as_graph = as_graph and self.placement == "planned"
+        self._trial = Trial()
+        self._ahead = ahead and self._is_on_device
+        self._borrowed: list[int] = []
+        """Inputs that are copied from where the caller has them on the device."""
+        self._seconds, self._records = 0.0, False
+        """Of the call so far; whether a CUDA graph was recorded in it."""
         self._graphs: dict[bool, Any] = {}
+        self._zeros: dict[Any, Any] = {}
+        self._absent: frozenset[int] = frozenset()
+        """Tangents that the last backward call came without."""
         self._recorded: list[Any] = []
         self._fixed: dict[int, Any] = {}
         """Where a CUDA graph finds what callers bring, by tensor."""
@@ -188,10 +270,23 @@ class CallExecutor(Executor):
                 self._walk.sinks.setdefault(rank[int(producer[leaf.root])], []).append((leaf, target))
         self._walk.targets = [None] * len(self._sinks)
 
+    @property
+    def _is_on_device(self) -> bool:
+        """Whether all that callers bring and get is there."""
+        leaves = zip(self.script.leaves, self.captured.results, strict=True)
+        return all(given.held or given.tensor < 0 for given in (*self._primals, *self._late)) and all(
+            result.sink or result.stays or not result.node or leaf.root < 0 for leaf, result in leaves
+        )
+
+    def _settle(self) -> None:
+        """Wait for the device, if anybody has to: the caller, or who compares what calls take."""
+        if not self._ahead or self._calls < WARM_CALLS or self._trial.is_open(self._as_graph):
+            self._backend.settle()
+
     def forward(self, args: Sequence[Any]) -> list[Any]:
         """The results of the forward call, in order; None where there is none."""
         self._refresh(args)
-        recording = self._as_graph and self._calls >= WARM_CALLS
+        recording = self._as_graph and self._calls >= WARM_CALLS and self._trial.as_graph
         for given, value in zip(self._primals, args, strict=True):
             if given.tensor < 0:
                 continue
@@ -200,25 +295,33 @@ class CallExecutor(Executor):
             elif given.kind == TensorKind.INPUT:
                 self._give(given, value.detach(), recording)
         recording &= self._hand_out(late=False, fixed=recording)
+        self._seconds, self._records = 0.0, False
         with self._running():
             if recording:
                 self._replay(False, self._first_half)
                 self._values = list(self._recorded)
             else:
                 self._first_half()
-            self._backend.settle()
+            self._settle()
         self._replayed_forward = recording
         found = self._found(args, late=False, fixed=recording)
-        self._calls += self.captured.forward_ops is None
         if self.captured.forward_ops is None:
-            self._values = []
+            self._end_call()
         return found
 
     def backward(self, args: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
-        """The gradients, in order of the primals; None where there is none."""
+        """The gradients, in order of the primals; None where there is none. `tangents`: None for zeros."""
         recording = self._replayed_forward and self._as_graph
+        absent = frozenset(at for at, value in enumerate(tangents) if value is None)
+        if absent != self._absent:  # a CUDA graph knows where it finds them
+            self._absent = absent
+            self._graphs.pop(True, None)
         for given, value in zip(self._late, tangents, strict=True):
-            own = self._like_traced(given, value.detach())
+            if value is None and given.held:
+                self._values[given.tensor] = self._nothing(given)
+                continue
+            own = self._nothing(given).cpu() if value is None else value.detach()
+            own = self._like_traced(given, own)
             if given.held:
                 self._values[given.tensor] = self._held(given, own.to(self._backend.device), recording)
             elif given.tensor >= 0:
@@ -229,11 +332,19 @@ class CallExecutor(Executor):
                 self._replay(True, self._second_half)
             else:
                 self._second_half()
-            self._backend.settle()
+            self._settle()
         found = self._found([*args, *tangents], late=True, fixed=recording)
+        self._end_call()
+        return found
+
+    def _end_call(self) -> None:
+        timed = self._calls >= WARM_CALLS and self._trial.is_open(self._as_graph)
+        if timed and not self._records:
+            self._trial.note(self._replayed_forward, self._seconds)
         self._calls += 1
         self._values = []
-        return found
+        while self._borrowed:
+            self._host.pop(self._borrowed.pop(), None)
 
     def _first_half(self) -> None:
         self._values = self._walk.begin(self._kept)
@@ -256,7 +367,7 @@ class CallExecutor(Executor):
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=self._placement.stream):
                 half()
-            self._graphs[late] = graph
+            self._graphs[late], self._records = graph, True
             if not late:
                 self._recorded = list(self._values)
         self._graphs[late].replay()
@@ -307,6 +418,16 @@ class CallExecutor(Executor):
         return isinstance(self._placement, Arena)
 
     @property
+    def is_new(self) -> bool:
+        """Whether it was just made: its first calls load kernels."""
+        return self._calls <= WARM_CALLS
+
+    @property
+    def call_seconds(self) -> dict[str, float]:
+        """What calls take on the device."""
+        return self._trial.least
+
+    @property
     def reserved_bytes(self) -> int:
         """What it has of the device, libraries' workspaces included."""
         peaks = self._placement.peaks()
@@ -314,10 +435,10 @@ class CallExecutor(Executor):
 
     def _refresh(self, args: Sequence[Any]) -> None:
         """Weights that were changed since they were last seen."""
-        for at, given in self._weights:
-            if self._seen[at].changed(args[at]):
-                self._renew(given, args[at])
-                self._load(given.tensor, self._lies[given.tensor])
+        for number in self._seen.changed([args[at] for at, _ in self._weights]):
+            at, given = self._weights[number]
+            self._renew(given, args[at])
+            self._load(given.tensor, self._lies[given.tensor])
         for at, given in self._streamed:
             if args[at].data_ptr() != self._host[given.tensor].data_ptr():
                 self._renew(given, args[at])
@@ -358,17 +479,23 @@ class CallExecutor(Executor):
             self._kept[given.tensor] = self._empty(layout)
             return
         here = value.device.type == "cpu" and (not self._backend.pinned or value.is_pinned())
-        if here and (not fixed or given.source):
+        if not fixed and value.is_cuda:
+            row = flat(value, layout)
+            self._borrowed.append(given.tensor)
+        elif here and (not fixed or given.source):
             row = flat(value, layout)
         else:
             size = int(self.captured.program.storage_bytes[given.tensor])
-            if fixed:
-                row = self._fixed.setdefault(given.tensor, self._host[given.tensor])
-            else:
+            if not fixed:
                 self._host.pop(given.tensor, None)
                 row = self._rows.take(size)
+            elif given.tensor in self._fixed:
+                row = self._fixed[given.tensor]
+            else:
+                row = self._fixed[given.tensor] = self._rows.take(size)
             row[: layout.bytes].copy_(flat(value, layout))
-        if fixed and (old := self._host.get(given.tensor)) is not None and row.data_ptr() != old.data_ptr():
+        old = self._host.get(given.tensor)
+        if fixed and given.source and old is not None and row.data_ptr() != old.data_ptr():
             self._graphs = {}
         self._host[given.tensor] = row
 
@@ -380,6 +507,13 @@ class CallExecutor(Executor):
             return layout
         size = like.numel() * like.element_size()
         return Layout(like.dtype, tuple(map(int, like.shape)), _dense(like), 0, size)
+
+    def _nothing(self, given: Given) -> Any:
+        """The tangent of a result that no loss depends on: zeros, which take no room."""
+        like = self._fakes[given.node]
+        if like.dtype not in self._zeros:
+            self._zeros[like.dtype] = self._torch.zeros((), dtype=like.dtype, device=self._backend.device)
+        return self._zeros[like.dtype].expand(tuple(like.shape))
 
     def _like_traced(self, given: Given, value: Any) -> Any:
         """A tangent that lies as its room was made for it."""
@@ -449,8 +583,8 @@ class CallExecutor(Executor):
                 found.append(args[given_back[result.node]] if result.node in given_back else None)
             else:
                 found.append(self._handed(leaf, fixed))
-        if self._backend.pinned:
-            self._backend.settle()
+        if self._backend.pinned and not self._ahead:
+            self._backend.settle()  # copies to the host are done
         return found
 
     def _lent(self, leaf: Leaf, known: dict[int, Any]) -> Any:
@@ -481,6 +615,7 @@ class CallExecutor(Executor):
     @contextmanager
     def _running(self) -> Iterator[None]:
         """What a call happens within."""
+        began = clock.now()
         with (
             self._guarded(),
             self._torch.inference_mode(),
@@ -488,6 +623,7 @@ class CallExecutor(Executor):
             self._placement.running(),
         ):
             yield
+        self._seconds += clock.now() - began
 
 
 def _dense(value: Any) -> tuple[int, ...]:

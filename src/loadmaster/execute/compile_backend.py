@@ -236,6 +236,18 @@ def _moved(each: Any, device: Any) -> Any:
     return device if each.type == "cpu" else each
 
 
+def spare_zeros(found: Any) -> None:
+    """Let results of a call that no loss depends on (logits, beside a loss of their own) come back without a gradient,
+    in place of zeros of their size."""
+    torch = require("torch", "torch")
+    from torch.utils._pytree import tree_leaves
+
+    for each in tree_leaves(found):
+        maker = each.grad_fn if isinstance(each, torch.Tensor) else None
+        if maker is not None and type(maker).__name__ == "CompiledFunctionBackward":
+            maker.materialize_grads = False
+
+
 _RECOMPILES = 64
 """New shapes and modes that one model may come with."""
 

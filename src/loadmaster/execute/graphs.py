@@ -38,6 +38,8 @@ from loadmaster.units import PICOSECONDS, UNLIMITED, show_bytes, show_time
 
 SMALL = 8
 """A graph that needs no more than this part of the memory gets it for itself."""
+RECOUNTS = 4
+"""Calls after which loaded code is counted."""
 RETRIES = 12
 """How often a plan is made anew because kernels took more than was known."""
 SHRINK, LEAST_SHRUNK = 0.9, 0.3
@@ -106,6 +108,7 @@ class PlannedGraph:
         self.seconds: dict[str, float] = {}
         """What planning took."""
         self.retries = 0
+        self._recounts = 0
         self._executor: CallExecutor | None = None
         self._room: KernelRoom = KernelRoom()
         self._base: Captured | None = None
@@ -114,7 +117,7 @@ class PlannedGraph:
         self._shrunk = 1.0
         self._learned: dict[int, int] = {}
         self._better: Choice | None = None
-        self._search: threading.Thread | None = None
+        self._searches: list[threading.Thread] = []
         self._away = False
         self._active: Step | None = None
         """The training step whose activations are on the device."""
@@ -132,18 +135,29 @@ class PlannedGraph:
         with self.session.lock:
             self.session.take_back()
             states = {at: self.session.state_of(args[at]) for at in self._states(args)}
-            given = [states[at].value if at in states else arg for at, arg in enumerate(args)]
+            given = [states[at].value if at in states else self._given(arg) for at, arg in enumerate(args)]
             self._set_aside()
             self.session.forward_calls += 1
             self.session.newest = self
             call = Step(list(args), self._random_state())
             found = self._with_retries(call, lambda: self._executor_for(args, states).forward(given))
+            self._count_code()
             found = self._with_updates(args, found)
             if self.prepared.forward_outputs is None:
                 return found, None
             call.executor = self._executor
             self._active = call
             return found, call.handed_out()
+
+    def _given(self, arg: Any) -> Any:
+        """Where a call finds a primal. A backward call may come after the caller has changed what it gave."""
+        return arg if self.prepared.forward_outputs is not None else self.session.origin(arg)
+
+    def _count_code(self) -> None:
+        """The first calls load kernels: if those take more than was known, the next call is planned anew."""
+        if self._executor is not None and self._executor.is_new and self._recounts < RECOUNTS:
+            self._recounts += 1
+            self.session.count_code()
 
     def _with_updates(self, args: Sequence[Any], found: list[Any]) -> list[Any]:
         """Put the new values of inputs that the graph changes where they belong; gives the other results."""
@@ -181,6 +195,7 @@ class PlannedGraph:
                 return step.executor.backward(step.args, tangents)
 
             found = self._with_retries(step, go)
+            self._count_code()
             self._active = None
             self._waiting.pop(number, None)
             return found
@@ -278,7 +293,7 @@ class PlannedGraph:
             for at in prepared.updates
             if args[at].nbytes >= session.state_least
             and (session.generating or args[at].untyped_storage().data_ptr() in session.statics)
-            and prepared.updates_in_place(at)
+            and at in prepared.updated_in_place
         ]
 
     def _executor_for(self, args: Sequence[Any], states: Mapping[int, State] | None = None) -> CallExecutor:
@@ -290,8 +305,8 @@ class PlannedGraph:
             better = None  # it was made for another size
         if stale:
             self._plan(args)
-        elif better is not None and self.choice is not None and better.value < self.choice.value:
-            self._follow(better, args)
+        elif better is not None and self.choice is not None and better.value <= self.choice.value:
+            self._follow(better, args)  # an equal one as well: no other comes after it
         session.claim(self)
         if self._executor is None:
             assert self.choice is not None
@@ -332,8 +347,10 @@ class PlannedGraph:
         self._close()
         if session.background:
             given = (base, self._program, machine, capacity)
-            self._search = threading.Thread(target=self._improve, args=given, daemon=True)
-            self._search.start()
+            search = threading.Thread(target=self._improve, args=given, daemon=True)
+            # One for an older capture may go on: whoever waits, waits for it too.
+            self._searches = [*(each for each in self._searches if each.is_alive()), search]
+            search.start()
         else:
             self._improve(base, self._program, machine, capacity)
             if self._better is not None and self._better.value < self.choice.value:
@@ -514,9 +531,9 @@ class PlannedGraph:
             self._better = better
 
     def wait(self, seconds: float | None = None) -> None:
-        """Until the search has ended."""
-        if self._search is not None:
-            self._search.join(seconds)
+        """Until its searches have ended."""
+        for search in self._searches:
+            search.join(seconds)
 
     def _follow(self, choice: Choice, args: Sequence[Any]) -> None:
         """Let calls be made as a plan says."""
@@ -531,6 +548,7 @@ class PlannedGraph:
             args,
             session.rows,
             lend=lambda row: session.lend(self, row),
+            ahead=session.goes_ahead,
             as_graph=session.is_cuda
             and session.as_graphs
             and choice.how == "search"
@@ -637,6 +655,7 @@ class PlannedGraph:
             "bound_seconds": choice.problem.bound().value / PICOSECONDS,
             "copies": len(choice.plan.copy_rows),
             "planned_again": self.retries,
+            "call_seconds": {} if self._executor is None else self._executor.call_seconds,
             "seconds": dict(self.seconds),
         }
 

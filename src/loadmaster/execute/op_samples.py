@@ -255,6 +255,10 @@ class Counter(Protocol):
         """What nobody holds goes back to the device."""
         ...
 
+    def hold_to(self, count: int | None) -> None:
+        """No more bytes than these are taken from now on; None: as many as there are."""
+        ...
+
 
 class OwnCounter:
     """Of our own allocator, which reuses cached blocks that are up to a quarter too large: so there are none."""
@@ -276,6 +280,9 @@ class OwnCounter:
 
     def release(self) -> None:
         self._own.release()
+
+    def hold_to(self, count: int | None) -> None:
+        self._own.hold_to(count)
 
 
 class TorchCounter:
@@ -306,6 +313,11 @@ class TorchCounter:
 
     def release(self) -> None:
         self._cuda.empty_cache()
+
+    def hold_to(self, count: int | None) -> None:
+        whole = self._cuda.get_device_properties(self._device).total_memory
+        part = 1.0 if count is None else min(1.0, count / whole)
+        self._cuda.set_per_process_memory_fraction(part, self._device)
 
 
 def workspace_of(
@@ -339,7 +351,7 @@ class DeviceSampler:
             else:
                 self._torch.cuda.init()
                 self._counter = TorchCounter(self._torch.cuda, device)
-        self.memory = self._available() if memory is None else memory
+        self._limit, self.memory = memory, self._available() if memory is None else memory
         self._random: Any = None
 
     def _available(self) -> int:
@@ -365,10 +377,13 @@ class DeviceSampler:
             self._random = torch.Generator(device).manual_seed(0)
             self.clock.wait()
             before = 0 if counter is None else counter.held()
+            if counter is not None:
+                counter.hold_to(self._limit)
             try:
                 yield
             finally:
                 if counter is not None:
+                    counter.hold_to(None)
                     self.clock.wait()
                     # A second round finds what the first has left: it is counted once.
                     self.kept_bytes += max(0, counter.held() - before)

@@ -102,6 +102,10 @@ def outside_bytes(device: Any) -> int:
 def on_compute(stream: Any) -> Iterator[None]:
     """Work of a plan on its stream, after what was asked of the one before."""
     torch = require("torch", "torch")
-    stream.wait_stream(torch.cuda.current_stream(stream.device))
+    before = torch.cuda.current_stream(stream.device)
+    if before == stream:
+        yield
+        return
+    stream.wait_stream(before)
     with torch.cuda.stream(stream):
         yield

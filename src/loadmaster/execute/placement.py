@@ -303,6 +303,8 @@ class Planned(Arena):
             raise self._kept_by_library(last, left)
 
     def put(self, residencies: Sequence[int], results: list[Any]) -> list[Any]:
+        if all(map(self._is_there, residencies, results)):
+            return results
         results = [
             result if residency < 0 or result is None else self._fitting(residency, result)
             for residency, result in zip(residencies, results, strict=True)
@@ -323,6 +325,17 @@ class Planned(Arena):
             else result
             for at, (residency, result) in enumerate(zip(residencies, results, strict=True))
         ]
+
+    def _is_there(self, residency: int, result: Any) -> bool:
+        """Whether nothing has to be done with a result. It is so with nearly all of them, and this is asked of each."""
+        if residency < 0 or result is None:
+            return True
+        return (
+            residency not in self._outlives
+            and result.data_ptr() == self._address[residency]
+            and not result.storage_offset()
+            and result.untyped_storage().nbytes() <= self._bytes[residency]
+        )
 
     def _bring(self, wrong: list[int], residencies: Sequence[int], results: list[Any]) -> None:
         """Results that lie elsewhere come to their places; next time they are made there."""

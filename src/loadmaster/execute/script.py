@@ -131,7 +131,7 @@ class Calls:
         self.captured, self.program = captured, captured.program
         self.device, self._device_type = torch.device(device), torch.device
         self.nodes = {node.name: node for node in captured.graph.nodes}
-        self._own = _own_ops(torch)
+        self._own = own_ops(torch)
         aten = torch.ops.aten
         self._strided = {aten.as_strided.default: 3, aten.as_strided_scatter.default: 4}
         """Where the offset is among the arguments."""
@@ -217,9 +217,10 @@ def _with_distance(node: Any, args: tuple[Any, ...], place: int) -> tuple[Any, .
     return (*args[:place], 0 if given is None else int(given) - start)
 
 
-def _own_ops(torch: Any) -> dict[Any, Callable[..., Any]]:
+def own_ops(torch: Any) -> dict[Any, Callable[..., Any]]:
     """What stands in for ops that look at all of an argument's storage, which may be all of the fast memory
-    here: some begin with a copy of it, and strided views count from its start. These give the same."""
+    here: some begin with a copy of it, and strided views count from its start. And for views of what a kernel
+    lays out otherwise than its traced twin says. These give the same."""
     aten = torch.ops.aten
 
     def room(like: Any) -> Any:
@@ -233,6 +234,12 @@ def _own_ops(torch: Any) -> dict[Any, Callable[..., Any]]:
     def as_strided(source: Any, size: Any, stride: Any, distance: int) -> Any:
         return source.as_strided(size, stride, source.storage_offset() + distance)
 
+    def view(source: Any, size: Any) -> Any:
+        try:
+            return aten.view.default(source, size)
+        except RuntimeError:  # softplus_backward of transposed gradients, for one
+            return aten.reshape.default(source, size)
+
     def scatter(view: Callable[..., Any]) -> Callable[..., Any]:
         def scattered(into: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
             made = room(into).copy_(into)
@@ -242,6 +249,7 @@ def _own_ops(torch: Any) -> dict[Any, Callable[..., Any]]:
         return scattered
 
     return {
+        aten.view.default: view,
         aten.copy.default: copy,
         aten.as_strided.default: as_strided,
         aten.as_strided_scatter.default: scatter(as_strided),

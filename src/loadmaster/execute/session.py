@@ -31,6 +31,8 @@ GRAIN = 2**16
 """Bytes: parts of the block are whole grains, so that tensors begin where their type may."""
 MOST_CODE = 2**29
 """Bytes that loaded kernels may take."""
+CODE_SLACK = 2**22
+"""So many more are not worth another plan."""
 Found = TypeVar("Found")
 Measure = Callable[[Captured], MeasuredCosts | None]
 
@@ -114,6 +116,10 @@ class Session:
     """Address on the host -> what stands for it on the device."""
     state_bytes_held: int = 0
     _free_states: list[State] = field(default_factory=list)
+    origins: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    """Address on the host -> the caller's tensor on the device, of this call, and the version of its copy."""
+    given_bytes: int = 0
+    """What callers have given on the device, at the most."""
     lent: list[Lent] = field(default_factory=list)
     all_shared: bool = False
     """No graph gets memory for itself."""
@@ -123,6 +129,8 @@ class Session:
     _library_bytes: int = 0
     _worker: ThreadPoolExecutor | None = None
     _thread: int = -1
+    _stream: Any = None
+    """Of plans, where our allocator is: with PyTorch's, memory belongs to the stream that it was taken on."""
 
     def __post_init__(self) -> None:
         self._torch = require("torch", "torch")
@@ -138,19 +146,33 @@ class Session:
 
     def on_thread(self, work: Callable[..., Found], *args: Any) -> Found:
         """Make calls of the device on one thread: libraries keep workspaces for each that calls them, and autograd
-        has threads of its own."""
+        has threads of its own. All work there is on the stream of plans, between what the caller has asked of its
+        own stream before and what it asks after: so neither has to wait for the device."""
         if not self.is_cuda or threading.get_ident() == self._thread:
             return work(*args)
-        self._torch.cuda.current_stream(self.device).synchronize()  # what the caller brings is there
+        callers = self._torch.cuda.current_stream(self.device)
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "loadmaster")
             self._thread = self._worker.submit(self._begin_thread).result()
-        return self._worker.submit(work, *args).result()
+        if self._stream is None:
+            callers.synchronize()  # what the caller brings is there
+            return self._worker.submit(work, *args).result()
+        self._stream.wait_stream(callers)
+        try:
+            return self._worker.submit(work, *args).result()
+        finally:
+            callers.wait_stream(self._stream)
+
+    @property
+    def goes_ahead(self) -> bool:
+        """Whether calls may return before the device is done with them."""
+        return self._stream is not None
 
     def _begin_thread(self) -> int:
         self._torch.cuda.set_device(self.device)
         if own_allocator.current() is not None:
-            own_allocator.compute(self.device)
+            self._stream = own_allocator.compute(self.device).stream
+            self._torch.cuda.set_stream(self._stream)
         return threading.get_ident()
 
     def slow_down(self, rate: int) -> None:
@@ -169,12 +191,20 @@ class Session:
         if own is None:
             yield
             return
-        kept, bare = own.held, own_allocator.compute(self.device).bare_bytes
+        kept = own.held
         yield
         self._library_bytes += max(0, own.held - kept)
-        loaded = own_allocator.outside_bytes(self.device) - bare
+        self.count_code()
+
+    def count_code(self) -> None:
+        """Kernels are loaded when they are first used: what their code takes of the device is no part of the block."""
+        if not self.is_cuda or own_allocator.current() is None:
+            return
+        loaded = own_allocator.outside_bytes(self.device) - own_allocator.compute(self.device).bare_bytes
         # Other processes come and go: what is too much to be code is theirs.
-        self.grown_bytes = self._library_bytes + min(max(0, loaded), MOST_CODE)
+        grown = self._library_bytes + min(max(0, loaded), MOST_CODE)
+        if grown > self.grown_bytes + CODE_SLACK:
+            self.grown_bytes = grown
 
     @property
     def static_bytes(self) -> int:
@@ -211,7 +241,7 @@ class Session:
     @property
     def _outside(self) -> int:
         """Bytes of the memory that are no part of the block."""
-        held = self.held_bytes + self.state_bytes_held
+        held = self.held_bytes + self.state_bytes_held + self.given_bytes
         return held + self.grown_bytes + self.kept_bytes + self._delivered
 
     @property
@@ -276,6 +306,39 @@ class Session:
             graph.give_up()
         self.all_shared = True
         return bool(private)
+
+    def bring_all(self, values: Any, where: Any) -> Any:
+        """What a caller gives, there: the tensors in any structure."""
+        from torch.utils._pytree import tree_leaves, tree_map_only
+
+        torch = self._torch
+        given = [each for each in tree_leaves(values) if isinstance(each, torch.Tensor) and each.is_cuda]
+        count = sum(each.nbytes for each in given) // GRAIN * GRAIN
+        self.given_bytes = max(self.given_bytes, count)  # it takes of the same memory
+        self.origins = {}
+        found = tree_map_only(torch.Tensor, lambda each: self._bring(each, where), values)
+        if self.origins:
+            torch.cuda.current_stream(self.device).synchronize()
+        return found
+
+    def _bring(self, value: Any, where: Any) -> Any:
+        """A tensor there; on the host in locked pages, when the current stream is done."""
+        plain = value.is_contiguous() and not value.requires_grad and value.nbytes
+        if value.device.type != "cuda" or where.type != "cpu" or not plain:
+            return value.to(where)
+        found = self.rows.take(value.nbytes).view(value.dtype).view(value.shape)
+        found.copy_(value, non_blocking=True)
+        self.origins[found.data_ptr()] = value, found._version
+        return found
+
+    def origin(self, value: Any) -> Any:
+        """What a caller has on the device, of a copy that was made for this call, if that is still the same and no
+        other graph reads it."""
+        if len(self.graphs) > 1 or not self.origins:
+            return value
+        found, version = self.origins.get(value.data_ptr(), (value, 0))
+        same = found.shape == value.shape and found.dtype == value.dtype and version == value._version
+        return found if same else value
 
     def state_of(self, value: Any) -> State:
         """The tensor on the device that stands for one on the host, up to date."""

@@ -11,21 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
-from loadmaster.errors import BadProgram, require
+from loadmaster.errors import BadProgram
 from loadmaster.program.importers.torch.captured import Captured, make_captured
-from loadmaster.program.importers.torch.graph import (
-    Chain,
-    Given,
-    Link,
-    Result,
-    Traced,
-    copied,
-    drop_idle,
-    is_getitem,
-    op_name,
-    tidy,
+from loadmaster.program.importers.torch.graph import Given, Result, Traced, copied, drop_idle, op_name, tidy
+from loadmaster.program.importers.torch.joined import (
+    join_in_place,
+    join_losses,
+    join_products,
+    lies_alike,
+    shows,
 )
 from loadmaster.program.program import TensorKind
 
@@ -68,22 +65,15 @@ class Prepared:
         output = next(node for node in reversed(self.graph.nodes) if node.op == "output")
         return tuple(output.args[0])
 
-    def updates_in_place(self, primal: int) -> bool:
-        """Whether the new value of a primal can be written over it as soon as it is made: nothing reads the old one
+    @cached_property
+    def updated_in_place(self) -> frozenset[int]:
+        """Primals over which their new values can be written as soon as those are made: nothing reads the old ones
         afterwards."""
         place = {node: at for at, node in enumerate(self.graph.nodes)}
+        by_name = {node.name: node for node in place}
         first = len(self.leaves) if self.forward_outputs is None else self.forward_outputs
-        made = self.leaves[first - len(self.updates) + self.updates.index(primal)]
-        while made.op == "call_function" and _is_view(made):
-            made = made.all_input_nodes[0]
-        shown = [node for node in place if node.name == self.primals[primal]]
-        for node in shown:  # it grows
-            for user in node.users:
-                if place[user] > place[made] or (user.op == "output" and user is not made):
-                    return False
-                if _is_view(user):
-                    shown.append(user)
-        return bool(made.op == "call_function")
+        made = dict(zip(self.updates, self.leaves[first - len(self.updates) : first], strict=True))
+        return frozenset(at for at, node in made.items() if _replaces(node, by_name[self.primals[at]], place))
 
     def captured(
         self,
@@ -125,6 +115,20 @@ class Prepared:
         return replace(captured, forward_ops=forward)
 
 
+def _replaces(made: Any, primal: Any, place: Mapping[Any, int]) -> bool:
+    """Whether nothing reads a primal after its new value is made."""
+    while made.op == "call_function" and _is_view(made):
+        made = made.all_input_nodes[0]
+    shown = [primal]
+    for node in shown:  # it grows
+        for user in node.users:
+            if place[user] > place[made] or (user.op == "output" and user is not made):
+                return False
+            if _is_view(user):
+                shown.append(user)
+    return bool(made.op == "call_function")
+
+
 def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -> Prepared:
     """A copy of AOTAutograd's graph with nothing in it but calls of ATen ops that somebody needs."""
     graph = copied(module.graph)
@@ -142,7 +146,9 @@ def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -
     tidy(Traced(graph, given, []), name)
     _drop_clones(graph)
     if forward_outputs is None:
-        _join_in_place(graph)
+        join_in_place(graph)
+        join_products(graph)
+    backward |= join_losses(graph)
     names = [node.name for node in inputs]
     return Prepared(
         graph,
@@ -172,109 +178,6 @@ def _as_results(graph: Any, forward_outputs: int | None) -> list[str]:
     return list(found)
 
 
-_FIRST = frozenset(["mm", "addmm", "bmm", "baddbmm", "convolution", "linear", "add", "sub", "mul", "div"])
-"""What makes a tensor of its own that a later call may change."""
-_ALONE = frozenset(
-    [
-        "relu",
-        "gelu",
-        "silu",
-        "sigmoid",
-        "tanh",
-        "exp",
-        "neg",
-        "rsqrt",
-        "sqrt",
-        "hardswish",
-        "hardsigmoid",
-        "leaky_relu",
-        "elu",
-        "clamp",
-        "clamp_min",
-        "abs",
-        "cos",
-        "sin",
-        "erf",
-        "log",
-        "reciprocal",
-        "pow",
-    ]
-)
-_EITHER = frozenset(("add", "mul"))
-"""The same whichever operand comes first."""
-_WITH_OTHERS = _EITHER | {"sub", "div"}
-
-
-def _join_in_place(graph: Any) -> None:
-    """Make one op of a product and what is done to its elements right after it: what is between them needs no place.
-    In a training step the backward pass needs it."""
-    last = None
-    for node in list(graph.nodes):
-        if node.op != "call_function" or _shows(node) or is_getitem(node):
-            continue
-        joined = None if last is None else _joined(graph, last, node)
-        last = joined if joined is not None else node
-
-
-def _joined(graph: Any, first: Any, node: Any) -> Any:
-    """Both as one node; None: they can't be."""
-    name, is_chain = op_name(node.target), isinstance(first.target, Chain)
-    if not is_chain and op_name(first.target) not in _FIRST:
-        return None
-    path = _path(first, node)
-    if path is None or name not in _ALONE | _WITH_OTHERS or any(map(_is_node, node.kwargs.values())):
-        return None
-    before, args = path[-1], list(node.args)
-    if args[0] is not before and name in _EITHER and args[1] is before and not node.kwargs:
-        args[:2] = args[1], args[0]
-    in_place = getattr(require("torch", "torch").ops.aten, f"{name}_", None)
-    overload = getattr(node.target, "_overloadname", "")
-    if args[0] is not before or args[1:].count(before) or in_place is None:
-        return None
-    if overload not in in_place.overloads() or not _lies_alike(before.meta["val"], node.meta["val"]):
-        return None
-    views = tuple((view.target, tuple(view.args[1:])) for view in path[1:])
-    link = Link(views, getattr(in_place, overload), tuple(node.kwargs.items()))
-    if is_chain:
-        chain, given = first.target, first.args
-        chain = Chain(chain.first, chain.named, (*chain.links, link))
-    else:
-        if any(map(_is_node, first.kwargs.values())):
-            return None
-        chain, given = Chain(first.target, tuple(first.kwargs.items()), (link,)), (list(first.args),)
-    with graph.inserting_before(node):
-        made = graph.call_function(chain, (*given, args[1:]))
-    made.meta = dict(node.meta)
-    node.replace_all_uses_with(made)
-    for each in (node, *reversed(path)):
-        graph.erase_node(each)
-    return made
-
-
-def _path(first: Any, node: Any) -> list[Any] | None:
-    """From a node over its views to what the other one reads, if nobody else looks at any of them."""
-    path = [first]
-    while len(path[-1].users) == 1:
-        user = next(iter(path[-1].users))
-        if user is node:
-            return path
-        if not _shows(user) or user.kwargs or any(map(_is_node, user.args[1:])):
-            return None
-        path.append(user)
-    return None
-
-
-def _shows(node: Any) -> bool:
-    """Whether a call gives what its argument has, under another shape: the tracer's tensors know it."""
-    value = node.meta.get("val")
-    if not node.args or not _is_node(node.args[0]) or not hasattr(value, "untyped_storage"):
-        return False
-    given = node.args[0].meta.get("val")
-    return hasattr(given, "untyped_storage") and bool(
-        value.untyped_storage()._cdata == given.untyped_storage()._cdata
-    )
-
-
 def _drop_clones(graph: Any) -> None:
     """Take out copies that nothing can tell from what they are of: no op here writes over anything. Layers that drop
     nothing leave them. What is given or returned keeps its own."""
@@ -282,24 +185,12 @@ def _drop_clones(graph: Any) -> None:
         if node.op != "call_function" or op_name(node.target) != "clone":
             continue
         source = root = node.args[0]
-        while root.op == "call_function" and _shows(root):
+        while root.op == "call_function" and shows(root):
             root = root.args[0]
         returned = any(user.op == "output" for user in (*node.users, *source.users))
-        if root.op == "call_function" and not returned and _lies_alike(source.meta["val"], node.meta["val"]):
+        if root.op == "call_function" and not returned and lies_alike(source.meta["val"], node.meta["val"]):
             node.replace_all_uses_with(source)
             graph.erase_node(node)
-
-
-def _is_node(value: Any) -> bool:
-    return hasattr(value, "all_input_nodes")
-
-
-def _lies_alike(one: Any, other: Any) -> bool:
-    """Whether a result can take the place of an operand."""
-    whole = one.untyped_storage().nbytes() == one.numel() * one.element_size()
-    return bool(
-        whole and one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
-    )
 
 
 def _is_view(node: Any) -> bool:

@@ -130,6 +130,12 @@ def _product(call: Call) -> Cost:
     return op_costs.matmul(call.size, depth * groups, bias)
 
 
+def _sliced_products(call: Call) -> Cost:
+    """Two products of the same inner size: what is between them is the first's result and the second's depth."""
+    rows = call.args["between"].shape[0]
+    return op_costs.matmul(call.args["between"].elements, call.x.shape[-1] + call.size // rows)
+
+
 def _einsum(call: Call) -> Cost:
     terms = str(call.args["equation"]).replace(" ", "").partition("->")[0].split(",")
     sizes: dict[str, int] = {}
@@ -284,7 +290,7 @@ _EACH = {name: name for name in _SAME_WORD.split()} | op_costs.words_by_name(
         "exp": "exp2",
         "leakyrelu": "leaky_relu",
         "log": "log10 log2",
-        "log_softmax_backward_data": "_log_softmax_backward_data",
+        "log_softmax_backward_data": "_log_softmax_backward_data cross_entropy_backward",
         "logistic": "sigmoid",
         "max": "clamp_min maximum",
         "min": "clamp_max minimum",
@@ -368,6 +374,7 @@ _RULES: dict[str, Rule] = {
     ),
     **_named("index_add scatter_add scatter_reduce", _scatter(combines=True)),
     **_named("addbmm addmm addmv baddbmm bmm dot linear matmul mm mv", _product),
+    "sliced_products": _sliced_products,
     "einsum": _einsum,
     **_named(
         "_convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution",

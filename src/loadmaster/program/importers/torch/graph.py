@@ -10,8 +10,7 @@ import operator
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 from loadmaster.errors import BadProgram, require
 from loadmaster.program.build import Access, Builder
@@ -193,12 +192,10 @@ def bind(node: Any, values: dict[Any, list[Value]]) -> tuple[dict[str, Any], lis
 
 
 def call_of(node: Any, values: dict[Any, list[Value]], results: list[Type]) -> tuple[Call, list[Value]]:
-    """A node as a call whose cost can be looked up, and the values that it reads. A chain costs what its first call
-    does, nearly."""
-    if isinstance(node.target, Chain):
-        first = SimpleNamespace(target=node.target.first, args=node.args[0], kwargs=dict(node.target.named))
-        call, operands = call_of(first, values, results)
-        return call, operands + bind(SimpleNamespace(target=None, args=node.args[1:]), values)[1]
+    """A node as a call whose cost can be looked up, and the values that it reads."""
+    cost_call = getattr(node.target, "cost_call", None)
+    if cost_call is not None:  # several calls as one
+        return cost_call(node, values, results), bind(node, values)[1]
     args, operands = bind(node, values)
     return Call(op_name(node.target), args, results), operands
 
@@ -291,41 +288,6 @@ class Traced:
 def stay(*_: Any) -> tuple[()]:
     """What the last op of a graph does with results that stay on the device: it needs them there."""
     return ()
-
-
-class Link(NamedTuple):
-    """A call that changes what was made before it, in place."""
-
-    views: tuple[tuple[Any, tuple[Any, ...]], ...]
-    """What leads to the shape that it works on: ops, and their arguments after the first."""
-    target: Any
-    named: tuple[tuple[str, Any], ...] = ()
-
-
-class Chain:
-    """Several calls as one, without a place for what is between them: the first makes a tensor, the others work in
-    place. Called with the arguments of each, of the later ones those after the first."""
-
-    namespace = "aten"
-
-    def __init__(self, first: Any, named: tuple[tuple[str, Any], ...], links: tuple[Link, ...]) -> None:
-        self.first, self.named, self.links = first, named, links
-
-    def __call__(self, first: Sequence[Any], *later: Sequence[Any]) -> Any:
-        value = self.first(*first, **dict(self.named))
-        for link, args in zip(self.links, later, strict=True):
-            for view, rest in link.views:
-                value = view(value, *rest)
-            value = link.target(value, *args, **dict(link.named))
-        return value
-
-    def __str__(self) -> str:
-        return f"chain {self.first}{self.named} {[tuple(map(str, link)) for link in self.links]}"
-
-    @property
-    def __name__(self) -> str:
-        names = [op_name(self.first), *(op_name(link.target) for link in self.links)]
-        return "_".join(name.strip("_") for name in names)
 
 
 def copied(graph: Any) -> Any:

@@ -136,7 +136,7 @@ def trace_step(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name
         raise BadProgram(
             f"no gradients can be traced through '{name}': {why_not(error)}",
             object=name,
-            remedy="let the first output be a scalar loss, and branch on no tensor's values",
+            remedy="let the first output be a scalar loss, and branch on no tensor's values; loadmaster.fit runs it as it is",
         ) from error
     graph = joint.graph
     drop_idle(graph)
