@@ -4,13 +4,15 @@
     python benchmarks/micro_arena.py --data FOLDER [--data FOLDER …] --executorch FOLDER
     python benchmarks/micro_arena.py --held-out FOLDER
     python benchmarks/micro_arena.py --data FOLDER [--data FOLDER …] --predict
+    python benchmarks/micro_arena.py --data FOLDER [--data FOLDER …] --again MODEL [--again MODEL …]
 
 runs every .tflite file under the folders (each content once; take them out of packages with
 `benchmarks/tflite_models.py`) and writes `results/micro_arena.json`; `--vela` is a folder that
 `pip install --target` has put ethos-u-vela into. The second adds what ExecuTorch's greedy planner makes of the
 same tensors and lives to the rows that are there. The third predicts and measures models that no size was fitted
 to, and records them apart: contents that are among the rows are left out. The fourth
-computes anew what is computed, beside what was measured. Without `--data` the page `results/micro_arena.md` is
+computes anew what is computed, beside what was measured; the fifth measures these models again, whose rows then name
+their own commit. Without `--data` the page `results/micro_arena.md` is
 rewritten from there; `--check` fails if it would change. No model is part of the repository.
 """
 
@@ -35,8 +37,9 @@ from benchmarks.mapping_table import table
 from benchmarks.pages import rewrite
 from benchmarks.record import commit, write
 from loadmaster.errors import LoadmasterError
-from loadmaster.export.tflm_arena import TARGETS, compute_arena, measure_least
+from loadmaster.export.tflm_arena import TARGETS, compute_arena
 from loadmaster.export.tflm_fits import fit_micro, verify_same
+from loadmaster.export.tflm_measure import measure_least
 from loadmaster.export.tflm_rewrite import make_draft
 from loadmaster.machine import load_machine
 from loadmaster.program.importers.tflite.read import read_tflite
@@ -138,10 +141,12 @@ def predicted(model: Any) -> Row:
 
 def predict_again(folders: list[Path]) -> None:
     answer = json.loads((HERE / "results" / "micro_arena.json").read_text(encoding="utf-8"))
-    found = files(folders)
-    for row in answer["rows"]:
-        if row["status"] == "run":
-            row |= predicted(read_tflite(found[row["model"]].read_bytes()))
+    found = {hashlib.sha256(path.read_bytes()).hexdigest()[:16]: path for path in files(folders).values()}
+    for row in (*answer["rows"], *answer["held_out"]["rows"]):
+        if row["status"] == "run" and row["sha256"] in found:
+            row |= predicted(read_tflite(found[row["sha256"]].read_bytes()))
+        elif row["status"] == "run":
+            print(f"{row['model']} is not there: it keeps what was predicted before")
     answer["predicted_at"] = commit()
     write("micro_arena", answer)
 
@@ -192,6 +197,17 @@ def record(folders: list[Path], packages: Path | None) -> None:
         )
     command = "python benchmarks/micro_arena.py --data FOLDER --vela FOLDER"
     write("micro_arena", {"command": command, "commit": commit(), "versions": versions, "rows": rows})
+
+
+def measure_again(folders: list[Path], names: list[str]) -> None:
+    """These models anew; what Vela and ExecuTorch made of them stays."""
+    answer = json.loads((HERE / "results" / "micro_arena.json").read_text(encoding="utf-8"))
+    found = files(folders)
+    for row in answer["rows"]:
+        if row["model"] in names:
+            row |= measure(row["model"], found[row["model"]]) | {"commit": commit()}
+            print(row["model"], row["smaller_bytes"], flush=True)
+    write("micro_arena", answer)
 
 
 def add_executorch(folders: list[Path], packages: Path) -> None:
@@ -282,6 +298,113 @@ def held_out(answer: Row) -> list[str]:
     ]
 
 
+def on_a_target() -> list[str]:
+    """The part of the page about arenas on a target of 32 bits: measured, beside what is computed for it."""
+    answer = json.loads((HERE / "results" / "tflm_target.json").read_text(encoding="utf-8"))
+    run: list[Row] = [row for row in answer["rows"] if row["status"] == "run"]
+    shares = {
+        key: [row[key] / row["least_bytes"] - 1 for row in run]
+        for key in ("computed_bytes", "as_built_bytes")
+    }
+    above = [row for row, share in zip(run, shares["computed_bytes"], strict=True) if share > 0.02]
+    more = max((row["computed_bytes"] - row["least_bytes"] for row in above), default=0)
+    rewritten = [row for row in run if row.get("smaller_bytes")]
+    change = sorted(row["smaller_bytes"] / row["least_bytes"] - 1 for row in rewritten)
+    said = (
+        f"The image `{answer['image']}` of {answer['package']} is Arm's inference runner for Corstone-300: TFLite Micro with "
+        f"CMSIS-NN, built for a Cortex-M55 by its maker. Its interpreter was asked in an emulated one ({answer['emulator']}) "
+        f"by `benchmarks/tflm_target.py`: {len(run)} of {len(answer['rows'])} models start there, "
+        f"{sum(row['is_computed'] for row in run)} were run too (those of few multiply-adds: the image is built for "
+        "debugging). No chip was measured, and no Cortex-M4, M7 or M33: their structs are the same, what CMSIS-NN asks "
+        "for on them is computed."
+    )
+    lines = [
+        "",
+        "### 32 bits, measured",
+        "",
+        said,
+        "",
+        (
+            "* **Computed as the image is built** (enums packed into a byte, March 2026) against the least arena there, bisected "
+            f"to 8 bytes: from {min(shares['as_built_bytes']):+.2%} to {max(shares['as_built_bytes']):+.2%}, below it "
+            f"{sum(each < 0 for each in shares['as_built_bytes'])} times."
+        ),
+        (
+            "* **Computed as `loadmaster fits` does** (enums of 32 bits, which other compilers make, and what newer versions "
+            f"keep): from {min(shares['computed_bytes']):+.2%} to {max(shares['computed_bytes']):+.2%}, below it "
+            f"{sum(each < 0 for each in shares['computed_bytes'])} times; more than 2 % above on {len(above)} small models, by "
+            f"at most {more} bytes."
+        ),
+        (
+            f"* **Rewritten models**, run there with Arm's kernels beside the original: {len(rewritten)} smaller, "
+            f"{sum(row['is_identical'] for row in rewritten)} of them the same to the last bit; median "
+            f"{100 * change[len(change) // 2]:.1f} %, best {100 * change[0]:.1f} %; "
+            f"{sum(row['smaller_computed_bytes'] < row['smaller_bytes'] for row in rewritten)} predicted below."
+        ),
+        "",
+    ]
+    cells = [
+        [
+            f"`{row['model']}`",
+            f"{row['least_bytes']:,}",
+            f"{row['as_built_bytes']:,}",
+            f"{row['computed_bytes']:,}",
+            f"{row['computed_bytes'] / row['least_bytes'] - 1:+.2%}",
+            f"{row['smaller_bytes']:,}" if row.get("smaller_bytes") else "",
+            row.get("way", ""),
+            ("yes" if row["is_identical"] else "no") if row.get("smaller_bytes") else "",
+        ]
+        for row in run
+    ]
+    head = ["model", "least", "as built", "`fits`", "difference", "rewritten, least", "way", "same bits"]
+    return [*lines, table(head, cells)]
+
+
+def thirty_two_bits() -> list[str]:
+    """The part of the page about the sizes that targets of 32 bits are computed with."""
+    answer = json.loads((HERE / "results" / "tflm_sizes.json").read_text(encoding="utf-8"))
+    rows: list[Row] = answer["rows"]
+    of = {name: [row for row in rows if row["compiler"] == name] for name in answer["compilers"]}
+    differing = [row["struct"] for row in of["Cortex-M7"] if row["bytes"] != row["ours_bytes"]]
+    size = {(row["struct"], row["compiler"]): row for row in rows}
+    said = (
+        f"The sizes of {len(of['Cortex-M7'])} structs for other cores. Headers of TFLite Micro that "
+        f"{', '.join(answer['headers'])} carries (a fork, older than the interpreters above) were compiled for each and "
+        "compared; where the fork's struct has fewer fields, ours is larger and is the one that the interpreter shows."
+    )
+    counts = [
+        [
+            name,
+            f"`{answer['compilers'][name]}`",
+            str(sum(row["bytes"] == row["ours_bytes"] for row in found)),
+            str(sum(row["bytes"] < row["ours_bytes"] for row in found)),
+            str(sum(row["bytes"] > row["ours_bytes"] for row in found)),
+        ]
+        for name, found in of.items()
+    ]
+    different = [
+        [
+            f"`{name}`",
+            *(
+                str(size[name, compiler][key])
+                for compiler in ("64 bits", "Cortex-M7")
+                for key in ("bytes", "ours_bytes")
+            ),
+        ]
+        for name in differing
+    ]
+    return [
+        "",
+        "### Structs of 32 bits",
+        "",
+        said,
+        "",
+        table(["target", "compiler", "same", "ours larger", "ours smaller"], counts),
+        "",
+        table(["struct", "64 bits", "ours", "Cortex-M7", "ours"], different),
+    ]
+
+
 def lives_of(path: Path) -> list[tuple[int, int, int]]:
     draft = make_draft(read_tflite(path.read_bytes()))
     return [
@@ -341,7 +464,7 @@ def made() -> str:
         "",
         (
             "`as it is` is the runtime's own greedy planner; `Cortex-M` is computed for 32 bits with CMSIS-NN's scratch, "
-            "`M55` for a core with Helium; neither was measured."
+            '`M55` for a core with Helium, which was measured (see "32 bits, measured").'
         ),
         "",
         table(
@@ -375,6 +498,7 @@ def made() -> str:
         ),
     ]
     lines += held_out(answer)
+    lines += on_a_target() + thirty_two_bits()
     # Vela leaves float operators to the core: then there is no SRAM of its own to compare.
     theirs = [row for row in run if row.get("vela_sram_bytes")]
     less = sum(row["vela_sram_bytes"] < row["smaller_planned_bytes"] for row in theirs)
@@ -445,9 +569,12 @@ if __name__ == "__main__":
     parser.add_argument("--executorch", type=Path)
     parser.add_argument("--held-out", type=Path)
     parser.add_argument("--predict", action="store_true")
+    parser.add_argument("--again", action="append", default=[], metavar="MODEL")
     given = parser.parse_args()
     if given.data and given.executorch is not None:
         add_executorch(given.data, given.executorch)
+    elif given.data and given.again:
+        measure_again(given.data, given.again)
     elif given.data and given.predict:
         predict_again(given.data)
     elif given.held_out is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,7 +25,7 @@ IR, OPSET = 10, 17
 """Older than what the runtime knows, whichever it is."""
 
 
-def branches(path: Path, rng: np.random.Generator, count: int = 6) -> Path:
+def branches(path: Path, rng: np.random.Generator, count: int = 6, rows: int | str = 32) -> Path:
     """Products of matrices in branches of different widths, written in the worst order: all the wide
     ones first."""
     nodes, inits = [], []
@@ -39,14 +40,14 @@ def branches(path: Path, rng: np.random.Generator, count: int = 6) -> Path:
         for i in range(count)
     ]
     nodes.append(helper.make_node("Sum", [f"thin{i}" for i in range(count)], ["y"], name="sum"))
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [32, 8]) for name in "xy")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, 8]) for name in "xy")
     graph = helper.make_graph(nodes, "branches", [x], [y], inits)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR)
     onnx.save(model, path)
     return path
 
 
-def planned(model: Path, **options: tuple[str, ...]) -> tuple[PeakOrder, np.ndarray]:
+def planned(model: Path, **options: Any) -> tuple[PeakOrder, np.ndarray]:
     problem = PeakOrder(import_onnx(model, **options))
     solution = solve(make_labelled("order", "auto"), problem, Budget())
     assert solution.decision is not None and solution.value == solution.bound.value
@@ -129,3 +130,17 @@ def test_what_is_exported_is_run_and_measured(tmp_path: Path) -> None:
     assert not (tmp_path / "bad.onnx").exists() and not (tmp_path / "bad.py").exists()
     assert export(replace(bad, force=True)).verdict == "verified"
     assert export(replace(bad, verify=False, out=tmp_path / "unseen.onnx")).verdict == "unverified"
+
+
+def test_a_model_with_open_sizes_is_measured_with_those_that_were_planned(tmp_path: Path) -> None:
+    model = branches(tmp_path / "m.onnx", np.random.default_rng(0), rows="batch")
+    peaks = {}
+    for batch in (1, 64):
+        problem, decision = planned(model, shapes={"batch": (batch,)})
+        out = tmp_path / f"{batch}.onnx"
+        request = ExportRequest(
+            str(model), problem.program, problem.machine, problem.plan(decision), out, force=True
+        )
+        peaks[batch] = export(request).figures["measured_peak_bytes"]
+        assert peaks[batch] == run_model(out, shapes={"x": (batch, 8)}).peak_bytes
+    assert peaks[64] > 32 * peaks[1]

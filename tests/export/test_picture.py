@@ -61,3 +61,24 @@ def test_other_endings_and_too_many_boxes(tmp_path: Path) -> None:
         draw(many, np.zeros(30_000, dtype=np.int64), None, tmp_path / "p.svg", "title")
     draw(many, np.zeros(30_000, dtype=np.int64), None, tmp_path / "p.png", "title")
     assert [path.name for path in tmp_path.iterdir()] == ["p.png"]
+
+
+def test_pictures_share_a_scale_and_large_boxes_are_named(tmp_path: Path) -> None:
+    buffers, offsets = example()
+    svg = "{http://www.w3.org/2000/svg}"
+    heights = {}
+    for top in (1, 400):
+        draw(buffers, offsets, 120, tmp_path / "p.svg", "title", size=(560, 420), top=top)
+        root = ElementTree.parse(tmp_path / "p.svg").getroot()
+        assert root.get("viewBox") == "0 0 560 420"
+        heights[top] = [float(box.get("height") or 0) for box in root.iter(f"{svg}rect") if len(box)]
+        lines = [float(line.get("y1") or 0) for line in root.iter(f"{svg}line")]
+        assert max(lines) == lines[0] == 420 - 46 and min(lines[:5]) == 34
+    assert heights[400] == pytest.approx([120 / 400 * height for height in heights[1]], rel=0.01)
+    draw(buffers, offsets, 120, tmp_path / "p.svg", "title")
+    root = ElementTree.parse(tmp_path / "p.svg").getroot()
+    texts = [text.text for text in root.iter(f"{svg}text")]
+    assert {NAME, "b", "c"} <= set(texts)  # there is room, and names stay text
+    draw(buffers, offsets, 120, tmp_path / "p.svg", "title", size=(300, 200))
+    small = [text.text for text in ElementTree.parse(tmp_path / "p.svg").getroot().iter(f"{svg}text")]
+    assert NAME not in small and "b" in small

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from generate_tflite import I8, RESOURCE, GraphMaker, branchy, tflite
+from generate_tflite import I8, RESOURCE, GraphMaker, branchy, svdf, tflite
+from loadmaster import make_problem
 from loadmaster.errors import BadProgram, LoadmasterError, Refused
 from loadmaster.export.plans import Exported, ExportRequest, NotExported
 from loadmaster.export.tflm import METADATA, export, plan_arena, read_offsets, read_scratch
-from loadmaster.export.tflm_file import with_plan
+from loadmaster.export.tflm_file import CannotRun, Micro, with_plan
 from loadmaster.machine import load_machine
 from loadmaster.order.problem import PeakOrder
 from loadmaster.plan import Plan
@@ -57,6 +59,24 @@ def overlaps(data: bytes, offsets: list[int]) -> bool:
         for i, a in enumerate(rows)
         for b in rows[:i]
     )
+
+
+def with_variable() -> bytes:
+    """x is added to a variable, and once more to that."""
+    graph = GraphMaker()
+    x, out = graph.tensor("x", [1, 8]), graph.tensor("out", [1, 8])
+    handle, old, new = (
+        graph.tensor("h", [1], RESOURCE),
+        graph.tensor("old", [1, 8]),
+        graph.tensor("new", [1, 8]),
+    )
+    graph.op("VAR_HANDLE", [], [handle], {})
+    graph.op("READ_VARIABLE", [handle], [old])
+    graph.op("ADD", [x, old], [new], {0: ("b", 0)})
+    graph.op("ASSIGN_VARIABLE", [handle, new], [])
+    graph.op("ADD", [new, x], [out], {0: ("b", 0)})
+    graph.inputs, graph.outputs = [x], [out]
+    return tflite(graph)
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -116,6 +136,19 @@ def test_offsets_of_the_plan_are_kept(tmp_path: Path) -> None:
     # And with scratch, which goes where there is room: here below.
     scratch = {2: 160}
     assert plan_arena(model, scratch, lifted).head == again.head
+
+
+def test_a_plan_for_several_memories_leaves_variables_to_the_runtime(tmp_path: Path) -> None:
+    """It has a place for what is written over a variable, which the arena has none for."""
+    data = with_variable()
+    request = make_request(tmp_path, data, verify=False)
+    machine = load_machine("imxrt1170")
+    mapping = make_problem(request.program, machine, problem="mapping")
+    plan = mapping.plan(mapping.compiler)
+    states = {int(t) for t in np.flatnonzero(request.program.tensor_kind == TensorKind.STATE)}
+    assert states & {row.tensor for row in plan.residency_rows}
+    done = export(dataclasses.replace(request, machine=machine, plan=plan))
+    assert done.verdict == "unverified" and not done.left_out
 
 
 def test_unsound_plans_are_not_written(tmp_path: Path) -> None:
@@ -278,6 +311,22 @@ class TestRuntime:
         with pytest.raises(BadProgram):
             make_request(tmp_path, branchy(0)[:-40])
 
+    def test_a_model_that_crashes_the_interpreter_does_not_end_us(self, tmp_path: Path) -> None:
+        """Its kernel divides by the rank without a look at it: found by fuzzing, as a signal."""
+        pytest.importorskip("tflite_micro")
+        with pytest.raises(CannotRun, match="crashes when it runs"):
+            export(make_request(tmp_path, svdf(I8, said=0)))
+
+    def test_what_the_package_cannot_read_is_one_error(self) -> None:
+        """The package looks into the file itself, before its interpreter does."""
+        pytest.importorskip("tflite_micro")
+        data = branchy(1)
+        root = int.from_bytes(data[:4], "little")
+        for place in (root, root - 4, 0):
+            broken = data[:place] + b"\xff\xff\xff\x7f" + data[place + 4 :]
+            with pytest.raises(CannotRun):
+                Micro(broken, 2**16)
+
     def test_the_package_s_own_model(self, tmp_path: Path) -> None:
         """Golden numbers of a real file, and that a chain has nothing to win."""
         package = pytest.importorskip("tflite_micro")
@@ -293,20 +342,7 @@ class TestRuntime:
 
     def test_a_model_with_variables_runs_on(self, tmp_path: Path) -> None:
         """State is carried from run to run in both, and the handle's operators keep their places."""
-        graph = GraphMaker()
-        x, out = graph.tensor("x", [1, 8]), graph.tensor("out", [1, 8])
-        handle, old, new = (
-            graph.tensor("h", [1], RESOURCE),
-            graph.tensor("old", [1, 8]),
-            graph.tensor("new", [1, 8]),
-        )
-        graph.op("VAR_HANDLE", [], [handle], {})
-        graph.op("READ_VARIABLE", [handle], [old])
-        graph.op("ADD", [x, old], [new], {0: ("b", 0)})
-        graph.op("ASSIGN_VARIABLE", [handle, new], [])
-        graph.op("ADD", [new, x], [out], {0: ("b", 0)})
-        graph.inputs, graph.outputs = [x], [out]
-        data = tflite(graph)
+        data = with_variable()
         done = export(make_request(tmp_path, data, least_peak(data), force=True))
         assert done.verdict == "verified"
         names = [op.name for op in read_tflite((tmp_path / "out.tflite").read_bytes()).graphs[0].operators]

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from generate_tflite import branchy, convolutional
+from generate_tflite import CONV, I8, I32, GraphMaker, branchy, convolutional, tflite
 from loadmaster.errors import LoadmasterError, Refused
-from loadmaster.export.tflm_arena import compute_arena, measure_least
+from loadmaster.export.tflm_arena import compute_arena
 from loadmaster.export.tflm_bands import count_macs, find_stretches, make_smaller, split
 from loadmaster.export.tflm_fits import fit_micro, verify_same
+from loadmaster.export.tflm_measure import can_measure, measure_least
 from loadmaster.export.tflm_rewrite import Draft, check_places, make_buffers, make_draft, pack, share
 from loadmaster.machine import load_machine
 from loadmaster.program.importers.tflite import import_tflite
@@ -119,3 +120,28 @@ def test_damaged_models_get_one_error_or_an_answer(seed: int, tmp_path: Path) ->
             fit_micro(str(path), machine, measure=False)
             answers += 1
     assert answers
+
+
+def test_two_places_that_hold_as_much_are_relieved_one_after_the_other() -> None:
+    """What leaves the first pair of convolutions is a result too: no stretch goes through it. Both pairs hold 20
+    channels at once, so that a split of one alone brings nothing."""
+    rng = np.random.default_rng(0)
+    graph = GraphMaker()
+    x = graph.tensor("input", [1, 64, 64, 4])
+    graph.inputs = [x]
+    channels = 4
+    for number, to in enumerate((16, 4, 12, 4)):
+        data = rng.integers(-127, 128, to * 9 * channels).astype(np.int8).tobytes()
+        weights = graph.tensor(f"w{number}", [to, 3, 3, channels], I8, data)
+        bias = graph.tensor(f"b{number}", [to], I32, rng.integers(-500, 500, to).astype("<i4").tobytes())
+        out = graph.tensor(f"c{number}", [1, 64, 64, to])
+        graph.op("CONV_2D", [x, weights, bias], [out], CONV)
+        x, channels = out, to
+        graph.outputs += [out] if number in (1, 3) else []
+    data = tflite(graph)
+    model = read_tflite(data)
+    whole, split = make_smaller(model, bands=False), make_smaller(model)
+    assert whole.arena.planned == 20 * 4096 and len(split.packed.draft.notes) >= 2
+    assert split.arena.total < 0.8 * whole.arena.total
+    if can_measure():
+        verify_same(data, split.data, split.packed, "model", range(2))

@@ -197,7 +197,7 @@ def _placement(recorded: Recorded, machine: Machine, memory_of: Mapping[int, int
     for spec, tensor in recorded.tensor_of.items():
         if tensor != NO_TENSOR:
             memory[tensor], offset[tensor] = memory_of[int(spec.mem_id)], int(spec.mem_offset)
-    plan = static_plan(program, machine, memory.tolist(), offset.tolist(), in_loops=True)
+    plan = static_plan(program, machine, memory, offset, in_loops=True)
     sizes = get_program(recorded.own).non_const_buffer_sizes
     return Placed(recorded, plan, int(sum(sizes)))
 

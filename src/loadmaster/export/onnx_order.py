@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,9 @@ from loadmaster.export.plans import (
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
+from loadmaster.program.build import clean_name
 from loadmaster.program.importers.onnx.read import read_model
-from loadmaster.program.program import Program
+from loadmaster.program.program import Program, TensorKind
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,15 @@ class Ran:
     outputs: list[npt.NDArray[Any]]
 
 
-def run_model(path: str | Path, *, file_order: bool = True, seed: int = 0) -> Ran:
+Shapes = Mapping[str, tuple[int, ...]]
+"""Of inputs, by their names."""
+
+
+def run_model(
+    path: str | Path, *, file_order: bool = True, seed: int = 0, shapes: Shapes | None = None
+) -> Ran:
     """Run a model once on random inputs, so that every tensor has memory of its own while it is
-    needed and the counters see it: no fusion, no planned reuse, one thread."""
+    needed and the counters see it: no fusion, no planned reuse, one thread. `shapes`: as for `draw_inputs`."""
     ort = require("onnxruntime", "onnx")
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -56,14 +63,14 @@ def run_model(path: str | Path, *, file_order: bool = True, seed: int = 0) -> Ra
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.enable_mem_pattern = options.enable_mem_reuse = False
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what goes wrong is raised too
     for entry in ("session.disable_prepacking", "session.use_device_allocator_for_initializers"):
         options.add_session_config_entry(entry, "1")
     with tempfile.TemporaryDirectory() as folder:
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "profile")
         session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        outputs = session.run(None, draw_inputs(session, seed))
+        outputs = session.run(None, draw_inputs(session, seed, shapes))
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     ran = [e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
     ran.sort(key=lambda event: event["ts"])
@@ -72,13 +79,14 @@ def run_model(path: str | Path, *, file_order: bool = True, seed: int = 0) -> Ra
     return Ran(names, max(used, default=0), outputs)
 
 
-def draw_inputs(session: Any, seed: int) -> dict[str, npt.NDArray[Any]]:
-    """Numbers of each input's type; a dimension that is open is 1."""
+def draw_inputs(session: Any, seed: int, shapes: Shapes | None = None) -> dict[str, npt.NDArray[Any]]:
+    """Numbers of each input's type, in the shape that is given; else a dimension that is open is 1."""
     rng = np.random.default_rng(seed)
     kinds = {"float": np.float32, "double": np.float64, "float16": np.float16}
     inputs: dict[str, npt.NDArray[Any]] = {}
     for each in session.get_inputs():
-        shape = [size if isinstance(size, int) and size > 0 else 1 for size in each.shape]
+        stated = tuple(size if isinstance(size, int) and size > 0 else 1 for size in each.shape)
+        shape = (shapes or {}).get(clean_name(each.name), stated)
         kind = each.type.removeprefix("tensor(").removesuffix(")")
         if kind in kinds:
             inputs[each.name] = rng.standard_normal(shape).astype(kinds[kind])
@@ -136,7 +144,11 @@ def _verified(request: ExportRequest) -> tuple[int, int]:
     """Run the model in the runtime's own order and in the plan's: (peak before, peak after)."""
     require("onnxruntime", "onnx")
     try:
-        theirs, ours = run_model(request.model, file_order=False), run_model(request.out)
+        program = request.program
+        inputs = np.flatnonzero(program.tensor_kind == TensorKind.INPUT).tolist()
+        shapes = {program.tensor_name[tensor]: program.shape(tensor) for tensor in inputs}
+        theirs = run_model(request.model, file_order=False, shapes=shapes)
+        ours = run_model(request.out, shapes=shapes)
     except LoadmasterError:
         raise
     except Exception as error:  # the runtime has many kinds of its own

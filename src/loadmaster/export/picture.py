@@ -21,21 +21,31 @@ from loadmaster.units import show_bytes
 
 # Eight hues that stay apart for colour-blind readers (after Okabe and Ito).
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
-_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _RIGHT = 1200, 640, 90, 34, 46, 16
+_LEFT, _TOP, _BOTTOM, _RIGHT = 90, 34, 46, 16
+_LETTER, _LINE = 7.5, 18
+"""Pixels that a letter and a line take, about."""
 _MOST_BOXES = 20_000
 """Above it an SVG is too heavy for a browser; a PNG takes any number."""
 
 
 def draw(
-    buffers: Buffers, offsets: npt.NDArray[np.int64], capacity: int | None, path: str | Path, title: str
+    buffers: Buffers,
+    offsets: npt.NDArray[np.int64],
+    capacity: int | None,
+    path: str | Path,
+    title: str,
+    *,
+    size: tuple[int, int] = (1200, 640),
+    top: int = 1,
 ) -> None:
-    """Write a picture; the ending says which kind."""
+    """Write a picture of `size` pixels; the path's ending says which kind. Addresses go up to `top` at least, so that
+    pictures can share a scale."""
     path = Path(path)
     if path.suffix.lower() not in (".svg", ".png"):
         raise LoadmasterError(
             f"'{path}' has no ending of a picture", object=str(path), remedy="name it .svg or .png"
         )
-    boxes = _boxes(buffers, offsets, capacity)
+    boxes = _Boxes(buffers, np.asarray(offsets, dtype=np.int64), capacity, size, top)
     if path.suffix.lower() == ".svg":
         data = _svg(boxes, buffers, capacity, title).encode()
     else:
@@ -47,7 +57,15 @@ def draw(
 class _Boxes:
     """Pieces in pixels: x and width over time, y and height over addresses (0 at the bottom)."""
 
-    def __init__(self, buffers: Buffers, offsets: npt.NDArray[np.int64], capacity: int | None) -> None:
+    def __init__(
+        self,
+        buffers: Buffers,
+        offsets: npt.NDArray[np.int64],
+        capacity: int | None,
+        size: tuple[int, int],
+        top: int,
+    ) -> None:
+        self.width, self.height = size
         p = buffers.pieces
         kept = np.flatnonzero(p.high > p.low)
         self.buffer = p.buffer[kept]
@@ -55,19 +73,15 @@ class _Boxes:
         self.high = offsets[self.buffer] + p.high[kept]
         self.begin, self.end = p.lower[kept], p.upper[kept]
         self.times = (int(self.begin.min(initial=0)), int(self.end.max(initial=1)))
-        self.top = int(max(self.high.max(initial=1), capacity or 0, 1))
+        self.top = int(max(self.high.max(initial=1), capacity or 0, top))
         self.capacity = capacity
 
     def x(self, time: npt.NDArray[np.int64] | int) -> npt.NDArray[np.float64]:
         first, last = self.times
-        return _LEFT + (np.asarray(time) - first) / max(1, last - first) * (_WIDTH - _LEFT - _RIGHT)
+        return _LEFT + (np.asarray(time) - first) / max(1, last - first) * (self.width - _LEFT - _RIGHT)
 
     def y(self, address: npt.NDArray[np.int64] | int) -> npt.NDArray[np.float64]:
-        return _HEIGHT - _BOTTOM - np.asarray(address) / self.top * (_HEIGHT - _TOP - _BOTTOM)
-
-
-def _boxes(buffers: Buffers, offsets: npt.NDArray[np.int64], capacity: int | None) -> _Boxes:
-    return _Boxes(buffers, np.asarray(offsets, dtype=np.int64), capacity)
+        return self.height - _BOTTOM - np.asarray(address) / self.top * (self.height - _TOP - _BOTTOM)
 
 
 def _svg(boxes: _Boxes, buffers: Buffers, capacity: int | None, title: str) -> str:
@@ -78,17 +92,18 @@ def _svg(boxes: _Boxes, buffers: Buffers, capacity: int | None, title: str) -> s
             number=len(boxes.buffer),
             remedy="name the picture .png",
         )
+    width, height = boxes.width, boxes.height
     x0, x1, y0, y1 = (boxes.x(boxes.begin), boxes.x(boxes.end), boxes.y(boxes.high), boxes.y(boxes.low))
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="13">',
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
         f'<text x="{_LEFT}" y="22" font-size="15">{escape(title)}</text>',
     ]
     for step in range(5):
         address = boxes.top * step // 4
         y = float(boxes.y(address))
         lines.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{show_bytes(address)}</text>')
-        lines.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
+        lines.append(f'<line x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
     for i, b in enumerate(boxes.buffer.tolist()):
         name = escape(
             f"{buffers.ids[b]}: {int(buffers.size[b]):,} bytes at {int(boxes.low[i]):,}, "
@@ -99,25 +114,28 @@ def _svg(boxes: _Boxes, buffers: Buffers, capacity: int | None, title: str) -> s
             f'height="{max(0.2, y1[i] - y0[i]):.2f}" fill="{_COLOURS[b % len(_COLOURS)]}" fill-opacity="0.75" '
             f'stroke="#333" stroke-width="0.3"><title>{name}</title></rect>'
         )
+        if x1[i] - x0[i] > _LETTER * (len(buffers.ids[b]) + 1) and y1[i] - y0[i] > _LINE:
+            at = f'x="{x0[i] + 6:.1f}" y="{(y0[i] + y1[i]) / 2 + 4:.1f}"'
+            lines.append(f'<text {at} pointer-events="none">{escape(buffers.ids[b])}</text>')
     if capacity is not None:
         y = float(boxes.y(capacity))
         lines.append(
-            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#c00" stroke-dasharray="6 3"/>'
+            f'<line x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#c00" stroke-dasharray="6 3"/>'
         )
         lines.append(
-            f'<text x="{_WIDTH - _RIGHT}" y="{y - 4:.1f}" text-anchor="end" fill="#c00">capacity {capacity:,}</text>'
+            f'<text x="{width - _RIGHT}" y="{y - 4:.1f}" text-anchor="end" fill="#c00">capacity {capacity:,}</text>'
         )
     first, last = boxes.times
     for time, anchor in ((first, "start"), (last, "end")):
         lines.append(
-            f'<text x="{float(boxes.x(time)):.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="{anchor}">{time}</text>'
+            f'<text x="{float(boxes.x(time)):.1f}" y="{height - _BOTTOM + 18}" text-anchor="{anchor}">{time}</text>'
         )
-    lines.append(f'<text x="{(_LEFT + _WIDTH) // 2}" y="{_HEIGHT - 10}" text-anchor="middle">time</text>')
+    lines.append(f'<text x="{(_LEFT + width) // 2}" y="{height - 10}" text-anchor="middle">time</text>')
     return "\n".join([*lines, "</svg>", ""])
 
 
 def _raster(boxes: _Boxes) -> npt.NDArray[np.uint8]:
-    image = np.full((_HEIGHT, _WIDTH, 3), 255, dtype=np.uint8)
+    image = np.full((boxes.height, boxes.width, 3), 255, dtype=np.uint8)
     x0, x1 = (np.floor(boxes.x(t)).astype(int) for t in (boxes.begin, boxes.end))
     y0, y1 = (np.floor(boxes.y(a)).astype(int) for a in (boxes.high, boxes.low))
     colours = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in _COLOURS], dtype=np.uint8)
@@ -126,11 +144,11 @@ def _raster(boxes: _Boxes) -> npt.NDArray[np.uint8]:
         box[:] = colours[b % len(colours)]
         if box.shape[0] > 3 and box.shape[1] > 3:  # a thin dark edge keeps neighbours apart
             box[[0, -1], :], box[:, [0, -1]] = 60, 60
-    left, bottom = _LEFT - 1, _HEIGHT - _BOTTOM
-    image[_TOP:bottom, left] = image[bottom, left : _WIDTH - _RIGHT] = 0
+    left, bottom = _LEFT - 1, boxes.height - _BOTTOM
+    image[_TOP:bottom, left] = image[bottom, left : boxes.width - _RIGHT] = 0
     if boxes.capacity is not None:
         y = int(boxes.y(boxes.capacity))
-        image[y, left : _WIDTH - _RIGHT] = (204, 0, 0)
+        image[y, left : boxes.width - _RIGHT] = (204, 0, 0)
     return image
 
 

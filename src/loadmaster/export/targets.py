@@ -24,6 +24,10 @@ class Target:
     """How the model is read for it, if not by its ending."""
     beside: str = ""
     """The ending of a second file that is written."""
+    reads_model: bool = False
+    """Whether the model itself is read, which is in no run."""
+    model_ending: str = ""
+    """Of the models that it takes, if it takes one format alone."""
 
     def export(self, request: ExportRequest) -> Exported:
         """Write the plan of a request; what came of it."""
@@ -39,16 +43,37 @@ class Target:
 
 TARGETS: dict[str, Target] = {
     "executorch": Target(
-        "executorch:export", "a program with memories, offsets and order", ".pte", "executorch"
+        "executorch:export",
+        "a program with memories, offsets and order",
+        ".pte",
+        "executorch",
+        reads_model=True,
     ),
     "ort": Target(
-        "onnx_order:export", "an ONNX model whose nodes stand in the plan's order", ".onnx", beside=".py"
+        "onnx_order:export",
+        "an ONNX model whose nodes stand in the plan's order",
+        ".onnx",
+        beside=".py",
+        reads_model=True,
+        model_ending=".onnx",
     ),
-    "tflm": Target("tflm:export", "a TFLite model that carries its memory plan and order", ".tflite"),
+    "tflm": Target(
+        "tflm:export",
+        "a TFLite model that carries its memory plan and order",
+        ".tflite",
+        reads_model=True,
+        model_ending=".tflite",
+    ),
     "header": Target("c_header:export", "a C header with the memory and offset of every tensor", ".h"),
     "trace": Target("trace:export", "the times, for Perfetto and Chrome", ".trace.json.gz"),
     "model-explorer": Target("viewers:export_node_data", "numbers for Model Explorer's nodes", ""),
     "csv": Target("csv_files:export", "tables, and placements in MiniMalloc's form", ""),
-    "onnx-metadata": Target("viewers:export_onnx_metadata", "an ONNX model that tells its plan", ".onnx"),
+    "onnx-metadata": Target(
+        "viewers:export_onnx_metadata",
+        "an ONNX model that tells its plan",
+        ".onnx",
+        reads_model=True,
+        model_ending=".onnx",
+    ),
 }
 """Name -> target."""

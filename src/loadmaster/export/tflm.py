@@ -14,7 +14,7 @@ tensors (those of all graphs, constants too), and for each an offset from the he
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,14 +32,16 @@ from loadmaster.export.plans import (
     check_sound,
     list_left_out,
 )
-from loadmaster.export.tflm_arena import read_arena
+from loadmaster.export.tflm_arena import damaged
 from loadmaster.export.tflm_file import ALIGNMENT, BY_RUNTIME, METADATA, VERSION, with_plan
+from loadmaster.export.tflm_measure import check_survives, read_arena
 from loadmaster.files import read_regular, replacing
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import load_machine
 from loadmaster.order.problem import PeakOrder
 from loadmaster.order.search import make_auto
-from loadmaster.plan.plan import Plan
+from loadmaster.plan.plan import Plan, Residency
+from loadmaster.program.hazards import places
 from loadmaster.program.importers.tflite.importer import Imported, import_tflite, import_with_places
 from loadmaster.program.importers.tflite.read import TfliteModel, read_bytes, read_tflite
 from loadmaster.program.program import PERSISTENT, Program
@@ -61,6 +63,9 @@ def export(request: ExportRequest) -> Exported:
     check_other_file(request.model, request.out)
     check_sound(request.program, request.machine, request.plan)
     model = _read(request)
+    room = sum(tensor.bytes for tensor in model.graphs[0].tensors if not tensor.constant)
+    if request.verify:
+        check_survives(model.root.data, room, request.model)
     scratch, source = _scratch(request, model)
     planned = plan_arena(model, scratch, request.plan)
     _check_room(request, planned.head)
@@ -91,7 +96,6 @@ def export(request: ExportRequest) -> Exported:
         figures,
     )
     if request.verify:
-        room = sum(tensor.bytes for tensor in model.graphs[0].tensors if not tensor.constant)
         theirs, ours = Micro(model.root.data, room), Micro(written, room + planned.head)
         before, after = theirs.arena().head, ours.arena().head
         figures |= {"runtime_head_bytes": before, "measured_head_bytes": after}
@@ -195,7 +199,8 @@ def _scratch(request: ExportRequest, model: TfliteModel) -> tuple[dict[int, int]
         return {}, "not known"
     from loadmaster.export.tflm_file import probe_scratch
 
-    return probe_scratch(model), "probed with reference kernels"
+    with damaged(request.model):
+        return probe_scratch(model), "probed with reference kernels"
 
 
 def _check_room(request: ExportRequest, head: int) -> None:
@@ -211,8 +216,16 @@ def _check_room(request: ExportRequest, head: int) -> None:
 
 
 def _one_memory(program: Program, plan: Plan) -> bool:
-    kept = [int(kind) for kind in PERSISTENT]
-    return len({r.memory for r in plan.residency_rows if program.tensor_kind[r.tensor] not in kept}) <= 1
+    return len({row.memory for row in _arena_rows(program, plan.residency_rows)}) <= 1
+
+
+def _arena_rows(program: Program, rows: Sequence[Residency]) -> list[Residency]:
+    """Of these residencies those of what the runtime plans: weights, variables and what is written over them lie elsewhere."""
+    place = places(program)
+    roots = np.flatnonzero(program.tensor_alias == np.arange(program.n_tensors))
+    kept = np.isin(program.tensor_kind[roots], [int(kind) for kind in PERSISTENT])
+    elsewhere = set(place[roots[kept]].tolist())
+    return [row for row in rows if place[row.tensor] not in elsewhere]
 
 
 def _no_better(least: list[int], before: int, after: int, bound: int) -> str | None:
@@ -378,14 +391,15 @@ def _pack(problem: ProgramAllocation) -> tuple[np.ndarray, int]:
 
 
 def _pins(imported: Imported, machine: Machine, plan: Plan) -> Pins:
-    """The plan's offsets, if they put everything but weights into one memory."""
+    """The plan's offsets, if they put everything but weights into one memory, and weights into another."""
     program, added = imported.program, set(imported.scratch.values())
     # The plan's program has no scratch: its tensors are the others, in the same order.
     number = [tensor for tensor in range(program.n_tensors) if tensor not in added]
-    kept = [int(kind) for kind in PERSISTENT]
-    rows = [row._replace(tensor=number[row.tensor]) for row in plan.residency_rows]
-    rows = [row for row in rows if program.tensor_kind[row.tensor] not in kept]
-    whole = len({row.tensor for row in rows}) == len(rows) and len({r.memory for r in rows}) == 1
-    if not whole or any(row.offset < 0 or row.offset % ALIGNMENT for row in rows):
+    every = [row._replace(tensor=number[row.tensor]) for row in plan.residency_rows]
+    rows = _arena_rows(program, every)
+    memories = {row.memory for row in rows}
+    whole = len({row.tensor for row in rows}) == len(rows) and len(memories) == 1
+    shared = sum(row.memory in memories for row in every) > len(rows)
+    if not whole or shared or any(row.offset < 0 or row.offset % ALIGNMENT for row in rows):
         return Pins()
     return Pins({row.tensor: (machine.home[0], row.offset) for row in rows})

@@ -8,29 +8,28 @@ the same bytes, the tensors that it plans. The least arena is what the larger of
     total = max(planned + persistent, start-up)
 
 `compute_arena` follows that order of allocations with the sizes of the structs, for hosts of 64 bits and
-targets of 32. `measure_arena` asks the interpreter itself, where the package is installed.
+targets of 32. `tflm_measure` asks the interpreter itself, where the package is installed.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NamedTuple
 
 from loadmaster.errors import BadProgram
 from loadmaster.export.tflm_kernels import (
     COPY_SHAPE,
+    DECOMPRESSION,
     DSP,
     HELIUM,
     KERNELS,
+    LSTM,
     MORE_DATA,
+    RECENT_OPTIONS,
     REDUCTIONS,
     UNKNOWN,
     WEIGHT_OPS,
@@ -38,6 +37,7 @@ from loadmaster.export.tflm_kernels import (
     asked_again,
     cmsis_kept,
     cmsis_scratch,
+    recurrent_scratch,
 )
 from loadmaster.program.importers.tflite.read import (
     ABSENT,
@@ -47,7 +47,6 @@ from loadmaster.program.importers.tflite.read import (
     Graph,
     Operator,
     TfliteModel,
-    read_tflite,
 )
 
 ALIGNMENT = 16
@@ -72,6 +71,10 @@ class Target(NamedTuple):
     """Whether allocations are recorded, as in the Python package."""
     compression: bool = False
     """Built with USE_TFLM_COMPRESSION, as the Python package is."""
+    enum: int = 4
+    """Bytes of an enum. Some compilers for bare-metal Arm pack it into one, others do not: the larger counts."""
+    recent: bool = True
+    """With what the interpreter of October 2026 keeps and one of March 2026 does not: RECENT_OPTIONS."""
 
 
 HOST = Target(8, recording=True, compression=True)
@@ -82,25 +85,33 @@ TARGETS = {"host": HOST, "cortex-m": MCU, "cortex-m55": Target(4, HELIUM), "32-b
 
 
 class Struct:
-    """The size of a C struct from its fields: a count and 'i' (32 bits), 'P' (a pointer), 'B' (a byte)."""
+    """A C struct from its fields: a count and 'i' (32 bits), 'P' (a pointer), 'B' (a byte), 'e' (an enum)."""
 
     def __init__(self, fields: str) -> None:
-        self._parts = [(int(n or 1), kind) for n, kind in re.findall(r"(\d*)([iPB])", fields)]
+        self._parts = [(int(n or 1), kind) for n, kind in re.findall(r"(\d*)([iPBe])", fields)]
 
-    def size(self, pointer: int) -> int:
-        at, widest = 0, 1
+    def size(self, target: Target) -> int:
+        at = 0
         for count, kind in self._parts:
-            width = {"i": 4, "P": pointer, "B": 1}[kind]
+            width = _width(kind, target)
             at += -at % width + count * width
-            widest = max(widest, width)
-        return at + -at % widest
+        return at + -at % self.alignment(target)
+
+    def alignment(self, target: Target) -> int:
+        return max((_width(kind, target) for _, kind in self._parts), default=1)
+
+
+def _width(kind: str, target: Target) -> int:
+    return {"i": 4, "P": target.pointer, "B": 1, "e": target.enum}[kind]
 
 
 # Structs of the runtime. Sources are files of github.com/tensorflow/tflite-micro, under tensorflow/lite. Read field by field,
 # all but the recording allocators, the one of options and the compressed subgraph: those are what the interpreter showed.
-# An enum counts 32 bits; where a compiler packs it, the struct is smaller.
-EVAL_TENSOR = Struct("2Pi")  # c/common.h, TfLiteEvalTensor: data, dims, type
-TENSOR = Struct("iP2P2iP2iB")  # c/common.h, TfLiteTensor with TF_LITE_STATIC_MEMORY
+# `benchmarks/tflm_target.py` measures the whole on an emulated Cortex-M55.
+EVAL_TENSOR = Struct("2Pe")  # c/common.h, TfLiteEvalTensor: data, dims, type
+# c/common.h, TfLiteTensor with TF_LITE_STATIC_MEMORY: quantization (an enum, a pointer), scale and zero point, data, dims,
+# bytes, type, allocation, whether it is a variable
+TENSOR = Struct("eP2i3P2eB")
 QUANTIZATION = Struct("2Pi")  # c/common.h, TfLiteAffineQuantization: scale, zero point, dimension
 NODE = Struct("6PiP")  # micro/micro_allocator.h, NodeAndRegistration: TfLiteNode and a pointer
 SCRATCH_REQUEST = Struct("P2i")  # micro/micro_allocator.h, internal::ScratchBufferRequest
@@ -133,13 +144,28 @@ class Arena:
     """Operators whose kernels' structs are guessed, if any."""
     measured: int | None = None
     """The least arena in which the interpreter itself has started and run, if it was asked."""
+    listed: int = 0
+    """What its lists of tensors and buffers need at the end of start-up, at least, whatever the order of the operators."""
 
     @property
     def total(self) -> int:
         """What `kTensorArenaSize` must be, at least; a multiple of 16."""
         if self.measured is not None:
-            return _up(self.measured)
-        return max(_up(self.planned) + self.persistent, self.startup)
+            return round_up(self.measured)
+        return max(round_up(self.planned) + self.persistent, self.startup)
+
+    @property
+    def is_startups(self) -> bool:
+        """Whether start-up needs more at once than the tensors and what stays for good."""
+        return self.startup > round_up(self.planned) + self.persistent
+
+    def account(self) -> Arena:
+        """The same with parts that add up to the total: where it was measured, it and not our sum is right."""
+        if self.measured is None:
+            return self
+        if self.is_startups:
+            return replace(self, startup=self.total)
+        return replace(self, persistent=self.total - round_up(self.planned))
 
     def with_planned(self, planned: int) -> Arena:
         """The same model where its tensors take other bytes."""
@@ -187,8 +213,12 @@ def scratch_requests(graph: Graph, operator: Operator, target: Target) -> list[i
     if name in REDUCTIONS:  # an index of every dimension, the axes; measured, with what sums of 32 bits take
         sums = [4 * out.elements] if name in ("MEAN", "SUM") and x.dtype in ("i8", "u8", "i16") else []
         return [*sums, 4 * len(x.shape), 4 * graph.tensors[operator.inputs[1]].elements]
+    if name == "ADD_N":  # measured: a pointer to every operand
+        return [target.pointer * len(operator.inputs)]
     if name == "MIRROR_PAD":  # measured: the strides of both ends
         return [4 * len(x.shape), 4 * len(x.shape)]
+    if name in ("SVDF", LSTM):
+        return recurrent_scratch(graph, operator, target.kernels)
     if target.kernels != "reference":
         return cmsis_scratch(graph, operator, target.kernels)
     if name == "TRANSPOSE_CONV":  # kernels/transpose_conv.cc, Prepare: sums of 32 (64) bits
@@ -233,14 +263,14 @@ class _Runtime:
         self._start()
         self._prepare()
         handles = sum(map(len, self.scratch.values())) * self._size(SCRATCH_HANDLE)
+        if handles:
+            self._keep(handles, self.target.pointer)
         for graph in self.model.graphs:
-            if handles:
-                self._keep(handles, self.target.pointer)
             for tensor in graph.tensors:
                 if tensor.variable:
                     self._keep(tensor.bytes, ALIGNMENT)
         buffers = list(self._buffers(offsets))
-        self._plan(len(buffers))
+        listed = self._plan(len(buffers))
         planned = greedy_height(buffers)
         # Room for the planned part and all that comes behind it is what `total` adds up.
         first = self.model.graphs[0]
@@ -250,11 +280,15 @@ class _Runtime:
                 self._keep_tensor(0, number)
         # One more unit each: gaps between kernels' data depend on the order in which they ask.
         return Arena(
-            planned, _up(self.tail) + ALIGNMENT, _up(self.most) + ALIGNMENT, tuple(sorted(self.unknown))
+            planned,
+            round_up(self.tail) + ALIGNMENT,
+            round_up(self.most) + ALIGNMENT,
+            tuple(sorted(self.unknown)),
+            listed=max(0, listed - 4 * ALIGNMENT),  # a proof must not owe anything to what was rounded up
         )
 
     def _size(self, struct: Struct) -> int:
-        return struct.size(self.target.pointer)
+        return struct.size(self.target)
 
     def _keep(self, count: int, alignment: int) -> None:
         """Persistent bytes: the runtime rounds the address down."""
@@ -287,9 +321,9 @@ class _Runtime:
             self._keep(self._size(NODE) * len(graph.operators), word)
         for graph in graphs:
             for operator in graph.operators:
-                options = Struct(self._kernel(operator).options)
+                options = self._options(operator)
                 if self._size(options):
-                    self._keep(self._size(options), word if "P" in self._kernel(operator).options else 4)
+                    self._keep(self._size(options), options.alignment(self.target))
         self._need(self._requests(0))
 
     def _kernel(self, operator: Operator) -> Kernel:
@@ -298,10 +332,14 @@ class _Runtime:
             self.unknown.add(operator.name)
         return kernel
 
+    def _options(self, operator: Operator) -> Struct:
+        more = RECENT_OPTIONS.get(operator.name, "") if self.target.recent else ""
+        return Struct(self._kernel(operator).options + more)
+
     def _data(self, operator: Operator) -> Struct:
         fields = self._kernel(operator).data
-        if self.target.compression and operator.name in (*WEIGHT_OPS, "FULLY_CONNECTED"):
-            fields += "2i"
+        if self.target.compression:
+            fields += DECOMPRESSION.get(operator.name, "")
         if self.target.kernels != "reference":
             fields += MORE_DATA.get(operator.name, "")
         return Struct(fields)
@@ -343,8 +381,11 @@ class _Runtime:
         graph = self.model.graphs[g]
         tensors = [None if n == ABSENT else graph.tensors[n] for n in operator.inputs]
         name = operator.name
+        # The reference kernels make room for multipliers whatever the type, Arm's only for integers.
+        is_plain = self.target.kernels == "reference"
         if name in WEIGHT_OPS and len(tensors) > 1 and tensors[1] is not None:
-            channels = tensors[1].shape[WEIGHT_OPS[name]] if len(tensors[1].shape) == 4 else 0
+            has_multipliers = len(tensors[1].shape) == 4 and (is_plain or tensors[1].dtype != "f32")
+            channels = tensors[1].shape[WEIGHT_OPS[name]] if has_multipliers else 0
             yield 4 * channels  # multipliers
             yield 4 * channels  # shifts
         if name == "FULLY_CONNECTED" and len(tensors) > 1 and operator.inputs[1] != ABSENT:
@@ -396,15 +437,16 @@ class _Runtime:
         for part, alignment in zip(self._quantization(g, number), (self.target.pointer, 4), strict=False):
             self._keep(part, alignment)
 
-    def _plan(self, buffers: int) -> None:
+    def _plan(self, buffers: int) -> int:
         """CommitStaticMemoryPlan: lists of all tensors and requests, then of what is to be planned."""
         word, requests = self.target.pointer, sum(map(len, self.scratch.values()))
         front = self._requests(requests)
         front += -front % word + word * len(self.model.graphs)
         tensors = sum(len(graph.tensors) for graph in self.model.graphs)
         front += -front % word + self._size(ALLOCATION_INFO) * (tensors + requests)
-        front = _up(front) + self._size(PLANNED_BUFFER) * buffers
-        self.most = max(self.most, front + _up(self.tail))
+        front = round_up(front) + self._size(PLANNED_BUFFER) * buffers
+        self.most = max(self.most, front + round_up(self.tail))
+        return front + round_up(self.tail)
 
     def _buffers(self, offsets: Sequence[int] | None) -> Iterator[Buffer]:
         """What is planned, with its life as the runtime counts it (micro_allocation_info.cc)."""
@@ -418,11 +460,11 @@ class _Runtime:
                 if is_planned and tensor.bytes:
                     # Only tensors of the first graph have offsets of their own: the runtime counts so.
                     offset = ONLINE if offsets is None else offsets[number]
-                    yield Buffer(_up(tensor.bytes), life[number][0], life[number][1], offset)
+                    yield Buffer(round_up(tensor.bytes), life[number][0], life[number][1], offset)
         for at, requests in self.scratch.items():
             first, last = self._scratch_lives.get(at, (-1, -1))
             for request in requests:
-                yield Buffer(_up(request), first, last)
+                yield Buffer(round_up(request), first, last)
 
     def _mark(self, g: int, lives: list[list[list[int]]], inside: tuple[int, ...]) -> None:
         graph, life = self.model.graphs[g], lives[g]
@@ -492,111 +534,9 @@ def greedy_height(buffers: Sequence[Buffer]) -> int:
     return max((offset + buffer.bytes for offset, buffer in placed), default=0)
 
 
-def _up(count: int) -> int:
+def round_up(count: int) -> int:
+    """To a multiple of ALIGNMENT."""
     return count + -count % ALIGNMENT
-
-
-# The interpreter itself. It is asked in a process of its own: in an arena that is too small it may crash.
-
-_CHILD = """
-import os, sys
-from tflite_micro.python.tflite_micro import runtime
-data = open(sys.argv[1], "rb").read()
-answers = os.fdopen(os.dup(1), "w")
-nothing = os.open(os.devnull, os.O_WRONLY)
-os.dup2(nothing, 1)
-os.dup2(nothing, 2)
-for line in sys.stdin:
-    size, invoke = map(int, line.split())
-    try:
-        interpreter = runtime.Interpreter.from_bytes(data, arena_size=size)
-        if invoke:
-            interpreter.invoke()
-        answer = "yes"
-    except Exception:
-        answer = "no"
-    interpreter = None
-    answers.write(answer + "\\n")
-    answers.flush()
-"""
-_MOST_ARENA = 2**30
-_STEP = 8
-
-
-class _Asked:
-    """A model in a process that says whether the interpreter starts in so many bytes."""
-
-    def __init__(self, data: bytes, folder: str) -> None:
-        self._path = Path(folder) / "model.tflite"
-        self._path.write_bytes(data)
-        self._process: subprocess.Popen[str] | None = None
-
-    def starts(self, size: int, invoke: bool = False) -> bool:
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _CHILD, str(self._path)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        process = self._process
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            process.stdin.write(f"{size} {int(invoke)}\n")
-            process.stdin.flush()
-            answer = process.stdout.readline().strip()
-        except BrokenPipeError:
-            answer = ""
-        if not answer:  # it crashed: the arena was too small, and the next size needs another process
-            self.end()
-        return answer == "yes"
-
-    def end(self) -> None:
-        if self._process is not None:
-            for stream in (self._process.stdin, self._process.stdout):
-                assert stream is not None
-                stream.close()
-            self._process.wait()
-            self._process = None
-
-
-def measure_least(data: bytes, guess: int) -> int | None:
-    """The least arena in which the interpreter starts and runs a model; None: in none.
-
-    Args:
-      data: the file.
-      guess: about how much, such as `compute_arena` says: it saves time.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        asked = _Asked(data, folder)
-        try:
-            high = max(_up(guess), ALIGNMENT)
-            while not asked.starts(high):
-                high *= 2
-                if high > _MOST_ARENA:
-                    return None
-            step, low = ALIGNMENT, high - ALIGNMENT
-            while low > 0 and asked.starts(low):
-                step *= 2
-                high, low = low, max(0, low - step)
-            while high - low > _STEP:
-                middle = (low + high) // 2 // _STEP * _STEP
-                low, high = (low, middle) if asked.starts(middle) else (middle, high)
-            return high if asked.starts(high, invoke=True) else None
-        finally:
-            asked.end()
-
-
-def measure_arena(data: bytes, computed: Arena) -> Arena:
-    """What was computed with the least arena that was measured, where the interpreter can run the model."""
-    return replace(computed, measured=measure_least(data, computed.total))
-
-
-def can_measure() -> bool:
-    """Whether the interpreter is installed."""
-    from importlib.util import find_spec
-
-    return find_spec("tflite_micro") is not None
 
 
 @contextmanager
@@ -610,14 +550,6 @@ def damaged(name: str) -> Iterator[None]:
             object=name,
             remedy="export or copy it again",
         ) from None
-
-
-def read_arena(data: bytes, target: Target = HOST, *, measure: bool = False, name: str = "model") -> Arena:
-    """The arena of a file: with the offsets that it carries, and measured if that is asked for."""
-    model = read_tflite(data, name)
-    with damaged(name):
-        computed = compute_arena(model, target, offsets=carried_offsets(model))
-    return measure_arena(data, computed) if measure and target == HOST else computed
 
 
 def carried_offsets(model: TfliteModel) -> list[int] | None:

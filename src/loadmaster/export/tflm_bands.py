@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.allocation.buffers import Buffers
 from loadmaster.export.tflm_arena import HOST, ONLINE, Arena, Target, compute_arena
 from loadmaster.export.tflm_rewrite import (
     IN_PLACE,
@@ -446,15 +447,14 @@ def make_smaller(
     first = make_draft(model)
     drafts = [first, *(first.reordered(order) for order in orders)]
     best = min((_weigh(pack(draft, in_place=in_place), target) for draft in drafts), key=_total)
-    if not bands:
-        return best
-    for _ in range(MOST_ROUNDS):
+    latest = best
+    for _ in range(MOST_ROUNDS if bands else 0):
         if best.arena.total <= enough:
-            return best
-        found = _split_once(best, in_place, target, enough)
-        if found is None or found.arena.total >= best.arena.total:
             break
-        best = found
+        split = _split_once(latest, in_place, target, enough)
+        if split is None:
+            break
+        latest, best = split, min(best, split, key=_total)
     return best
 
 
@@ -469,20 +469,39 @@ def _weigh(packed: Packed, target: Target) -> Smaller:
     return Smaller(packed, data, compute_arena(written, target, offsets=offsets))
 
 
+def _most_live(buffers: Buffers, first: int, last: int) -> int:
+    """Most bytes alive at once from the first to the last of some steps."""
+    times, live = buffers.live_profile()
+    begin = max(0, int(np.searchsorted(times, first, side="right")) - 1)
+    return int(live[begin : max(begin + 1, int(np.searchsorted(times, last, side="right")))].max())
+
+
 def _split_once(best: Smaller, in_place: bool, target: Target, enough: int) -> Smaller | None:
     draft = best.packed.draft
     buffers, _ = make_buffers(draft, best.packed.pieces, target)
     times, live = buffers.live_profile()
+    most = int(live.max())
     peak = min(int(times[int(np.argmax(live))]), len(draft.steps) - 1)
     tried: list[tuple[int, int, Draft]] = []
+    relieved: list[tuple[int, int, Draft]] = []
+    helps = False
     for stretch in find_stretches(draft, peak):
         for bands in BANDS:
             made = split(draft, stretch, bands)
             if made is None:
                 break
-            need = make_buffers(made, share(made, in_place=in_place), target)[0].max_live
+            after = make_buffers(made, share(made, in_place=in_place), target)[0]
+            more = len(made.steps) - len(draft.steps)
             # What each further step and tensor keeps for good, about; the whole truth follows for the best.
-            tried.append((need + STEP_BYTES * (len(made.steps) - len(draft.steps)), len(tried), made))
+            kept = STEP_BYTES * more
+            tried.append((after.max_live + kept, len(tried), made))
+            helps |= after.max_live < most
+            here = _most_live(after, stretch.steps[0], stretch.steps[-1] + more)
+            if here < most:
+                relieved.append((here + kept, len(tried), made))
+    if relieved and not helps:
+        # Another place holds as much: this one is relieved first, and the next round is about the other.
+        return _weigh(pack(min(relieved, key=lambda row: row[:2])[2], in_place=in_place), target)
     tried.sort(key=lambda row: row[:2])
     room = enough - best.arena.persistent
     fitting = sorted((row for row in tried if row[0] <= room), key=lambda row: row[2].extra_macs)

@@ -242,7 +242,10 @@ def check_simple(model: TfliteModel) -> None:
 # numbers, times mean nothing.
 
 RUNTIME = "tflite_micro.python.tflite_micro.runtime"
-_MOST_ARENA = 2**31
+MOST_ARENA = 2**29
+"""Bytes beyond which nobody's microcontroller goes, and no computer should for a damaged file."""
+_BADLY_READ = (ValueError, TypeError, LookupError, AttributeError, struct.error)
+"""What the package's own look into a damaged file raises, before the interpreter sees it."""
 _WITHOUT_KERNEL = ("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "IF", "WHILE")
 """Operators that ask for no scratch, and that can't be cut out of their model."""
 
@@ -259,23 +262,28 @@ class Arena:
     tail: int
 
 
+def first_size(room: int) -> int:
+    """An arena to begin with: `room` is about how many bytes the tensors may take."""
+    return min(max(2 * room, 2**18), MOST_ARENA)
+
+
 class Micro:
     """One model in the interpreter. `room`: about how many bytes its tensors may take; `exact`: the arena's bytes,
     and no more."""
 
     def __init__(self, data: bytes, room: int, exact: int | None = None) -> None:
         runtime = require(RUNTIME, "tflite")
-        size = max(2 * room, 2**18) if exact is None else exact
+        size = first_size(room) if exact is None else exact
         while True:
             try:
                 with _errors() as said:
                     self._interpreter = runtime.Interpreter.from_bytes(data, arena_size=size)
                 break
-            except (RuntimeError, ValueError) as error:
+            except (RuntimeError, MemoryError, *_BADLY_READ) as error:
                 why = _one_line(said, error)
                 if (
                     exact is not None
-                    or size >= _MOST_ARENA
+                    or size >= MOST_ARENA
                     or not re.search(r"arena|allocat", why, re.IGNORECASE)
                 ):
                     raise CannotRun(
@@ -283,7 +291,7 @@ class Micro:
                         object="model",
                         remedy="give --no-verify if another build of it can",
                     ) from None
-                size *= 8
+                size = min(8 * size, MOST_ARENA)
 
     def arena(self) -> Arena:
         with _errors() as said:

@@ -24,16 +24,21 @@ from loadmaster.export.tflm_arena import (
     TARGETS,
     Arena,
     Target,
-    can_measure,
     carried_offsets,
     compute_arena,
     damaged,
-    measure_arena,
-    read_arena,
+    round_up,
     scratch_requests,
 )
 from loadmaster.export.tflm_bands import Smaller, make_smaller
 from loadmaster.export.tflm_file import Micro, are_identical
+from loadmaster.export.tflm_measure import (
+    can_measure,
+    check_survives,
+    find_hindrance,
+    measure_arena,
+    read_arena,
+)
 from loadmaster.export.tflm_rewrite import Packed, make_buffers, make_draft, share
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
@@ -44,6 +49,7 @@ from loadmaster.planner.fitting import Fits, fits
 from loadmaster.program.importers.tflite.importer import Imported, import_with_places
 from loadmaster.program.importers.tflite.read import ABSENT, TfliteModel, read_bytes, read_tflite
 from loadmaster.program.program import Program
+from loadmaster.runs.bank import Bank
 from loadmaster.search.pins import Pins
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
@@ -69,14 +75,15 @@ class Way:
     @property
     def row(self) -> dict[str, Any]:
         draft = None if self.smaller is None else self.smaller.packed.draft
+        arena = self.arena.account()
         return {
             "what": "way",
             "way": self.name,
-            "arena_bytes": self.arena.total,
-            "planned_bytes": self.arena.planned,
-            "persistent_bytes": self.arena.persistent,
-            "startup_bytes": self.arena.startup,
-            "measured": self.arena.measured is not None,
+            "arena_bytes": arena.total,
+            "planned_bytes": arena.planned,
+            "persistent_bytes": arena.persistent,
+            "startup_bytes": arena.startup,
+            "measured": arena.measured is not None,
             "extra_macs": 0.0 if draft is None else draft.extra_macs,
             "text": self.text,
         }
@@ -100,7 +107,7 @@ class MicroFit:
     blame: str
     """Who holds most at once, in a sentence."""
     flash_bytes: int
-    """Of the file: weights and all."""
+    """Of the file that fits, or of the file as it is: weights and all."""
     flash_capacity: int | None = None
     """Of the memory that the file lies in, where the machine names one."""
     memories: tuple[tuple[str, int], ...] = ()
@@ -110,6 +117,8 @@ class MicroFit:
     """What would help and is not ours to do."""
     budget: int | None = None
     """A limit of the user's own below the memories' bytes; None: they alone are the limit."""
+    hindrance: str = ""
+    """Why the interpreter that is installed here does not run the model, if so: an arena alone is not enough."""
 
     @property
     def room(self) -> str:
@@ -143,7 +152,8 @@ class MicroFit:
         text = f"{self.room} and the arena needs {self.way.arena.total:,}"
         remedy = f"a memory of {self.way.arena.total:,} bytes"
         if self.answer is None:
-            return NoAnswer(text, object=self.memory, number=self.excess, remedy="give more --time-limit")
+            more = "give more --time-limit" if len(self.ways) > 1 or self.need else remedy
+            return NoAnswer(text, object=self.memory, number=self.excess, remedy=more)
         return Refused(text, object=self.memory, number=self.excess, remedy=remedy)
 
 
@@ -192,7 +202,8 @@ def fit_micro(
     need = 0
     with damaged(source):
         ways = [search.as_it_is()]
-        blame = describe_peak(model, search.target)
+        first = ways[0].arena
+        blame = describe_startup(model, first) if first.is_startups else describe_peak(model, search.target)
         if everything or ways[0].arena.total > most:
             rewritable = (
                 not {op.name for op in model.graphs[0].operators} & set(_CALLS)
@@ -206,7 +217,8 @@ def fit_micro(
     best = next((way for way in ways if way.arena.total <= most), None)
     flash = machine.memories[machine.memory(str(about["weights"]))].capacity if "weights" in about else None
     answer = True if best is not None else (False if need > most or keep_order else None)
-    if flash is not None and len(data) > flash:
+    file_bytes = len(data if best is None or best.smaller is None else best.smaller.data)
+    if flash is not None and file_bytes > flash:
         answer = False
     total = (best or min(ways, key=lambda way: way.arena.total)).arena.total
     memory, capacity = next(
@@ -222,11 +234,12 @@ def fit_micro(
         tuple(ways),
         need,
         blame,
-        len(data),
+        file_bytes,
         flash,
         tuple(memories),
         advice=tuple(give_advice(model, total, memories)),
         budget=budget,
+        hindrance="" if measure is False else search.hindrance(ways[0].arena),
     )
 
 
@@ -243,25 +256,47 @@ def describe_peak(model: TfliteModel, target: Target = HOST) -> str:
     """Who holds most bytes at once, in the file's own order."""
     draft = make_draft(model)
     pieces = share(draft, in_place=False)
-    buffers, _ = make_buffers(draft, pieces, target)
+    buffers, roots = make_buffers(draft, pieces, target)
     times, live = buffers.live_profile()
     if not len(times) or not draft.steps:
         return "nothing is planned"
     peak = min(int(times[int(np.argmax(live))]), len(draft.steps) - 1)
-    here = [
-        (draft.graph.tensors[n].name, tensor.size)
-        for n, tensor in enumerate(draft.tensors)
-        if draft.life[n][0] <= peak < draft.life[n][1] and pieces[n].root == n
-    ]
+    alive = [n for n, (first, end) in enumerate(draft.life) if first <= peak < end]
+    here = []
+    for root in roots:
+        # Tensors that show one place have one buffer, which need not be in use from end to end.
+        members = [n for n in alive if pieces[n].root == root]
+        if members:
+            low = min(pieces[n].at for n in members)
+            high = max(pieces[n].at + draft.tensors[n].size for n in members)
+            largest = max(members, key=lambda n: draft.tensors[n].size)
+            here.append((draft.graph.tensors[largest].name, round_up(high - low)))
+    source = draft.steps[peak].source
+    if source is not None:
+        requests = scratch_requests(draft.graph, draft.graph.operators[source], target)
+        here += [("scratch", round_up(count)) for count in requests]
     here.sort(key=lambda each: -each[1])
     named = " + ".join(f"{count:,} ({_short(name)})" for name, count in here[:_NAMED])
     more = f" and {len(here) - _NAMED} more" if len(here) > _NAMED else ""
     return f"operator {peak} ({draft.steps[peak].name}) holds {int(live.max()):,} bytes: {named}{more}"
 
 
+def describe_startup(model: TfliteModel, arena: Arena) -> str:
+    """What an arena is for where start-up needs more of it than the tensors."""
+    tensors = sum(len(graph.tensors) for graph in model.graphs)
+    operators = sum(len(graph.operators) for graph in model.graphs)
+    return (
+        f"start-up, with {operators} operators and {tensors} tensors: {arena.persistent:,} bytes for them stay for good, "
+        f"lists and requests take the rest while it lasts; planned tensors are {arena.planned:,}"
+    )
+
+
 def give_advice(model: TfliteModel, total: int, memories: list[tuple[str, int]]) -> Iterator[str]:
     """What would help and no rewriting does: other inputs, another memory."""
     graph = model.graphs[0]
+    calling = sorted({operator.name for operator in graph.operators} & set(_CALLS))
+    if calling:
+        yield f"a model without {', '.join(calling)}: graphs that call others are not reordered, shared or split"
     for at, operator in enumerate(graph.operators):
         if (
             operator.name == "QUANTIZE"
@@ -308,6 +343,11 @@ class _Search:
         computed = compute_arena(self.model, self.target, offsets=carried_offsets(self.model))
         return Way(AS_IT_IS, self._measured(self.data, computed), "TFLite Micro's own planner")
 
+    def hindrance(self, arena: Arena) -> str:
+        if arena.measured is not None:
+            return ""
+        return find_hindrance(self.data, arena.total)
+
     def other_order(self, first: Way) -> tuple[Way | None, int]:
         """The order with the least peak; and what every order needs, by proof."""
         self.say(f"{self.source}: seeking another order of the operators")
@@ -320,7 +360,7 @@ class _Search:
         arena = _aligned_arena()
         problem = PeakOrder(imported.program, arena)
         solution = solve(make_solver("order", "auto"), problem, Budget(seconds=self.seconds))
-        need = int(solution.bound.value) + self._least_persistent(first.arena)
+        need = max(int(solution.bound.value) + self._least_persistent(first.arena), first.arena.listed)
         if solution.decision is None:
             return None, need
         order = _operator_order(self.model, imported, arena, problem.plan(solution.decision))
@@ -366,7 +406,14 @@ def _operator_order(model: TfliteModel, imported: Imported, machine: Machine, pl
 
 
 def fit_plan(
-    source: str, program: Program, machine: Machine, pins: Pins, seconds: float, keep_order: bool, seed: int
+    source: str,
+    program: Program,
+    machine: Machine,
+    pins: Pins,
+    seconds: float,
+    keep_order: bool,
+    seed: int,
+    bank: Bank | None = None,
 ) -> tuple[Fits, Arena]:
     """The answer of `plan --fits` for a .tflite file in one arena: offsets and order, about the whole arena."""
     data = read_bytes(source)
@@ -381,7 +428,7 @@ def fit_plan(
     memories = tuple(replace(m, alignment=max(m.alignment, ALIGNMENT)) for m in machine.memories)
     aligned = replace(machine, memories=memories, text="")
     inside = aligned if capacity >= UNLIMITED else aligned.with_capacity(name, room)
-    found = fits(program, inside, seconds=seconds, keep_order=keep_order, pins=pins, seed=seed)
+    found = fits(program, inside, seconds=seconds, keep_order=keep_order, pins=pins, seed=seed, bank=bank)
     least = arena.startup - ALIGNMENT
     enough = None if found.enough is None else max(least, found.enough + persistent)
     need = max(least, found.need + persistent)
@@ -422,6 +469,7 @@ def verify_same(
     """Run both files on the same inputs, the second in an arena of `exact` bytes; other numbers are an error."""
     graph = packed.draft.graph
     room = sum(tensor.bytes for tensor in graph.tensors if not tensor.constant)
+    check_survives(before, room, name)
     theirs, ours = Micro(before, room), Micro(after, room, exact)
     ends = len(graph.inputs), len(graph.outputs)
     first, second = ({seed: micro.run(seed, *ends) for seed in seeds} for micro in (theirs, ours))
