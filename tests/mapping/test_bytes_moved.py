@@ -8,19 +8,13 @@ import numpy as np
 
 from generate_mapping import random_mapping, random_maps
 from loadmaster.machine import load_machine
-from loadmaster.mapping.bytes_moved import (
-    PER_BYTE,
-    bound_bytes,
-    bytes_machine,
-    counts_bytes,
-    moved_bytes,
-    noise_ps,
-)
+from loadmaster.mapping.bytes_moved import bound_bytes, bytes_machine, counts_bytes, moved_bytes, noise_ps
 from loadmaster.mapping.model import weights_bound
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.models import load_model
 from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
+from loadmaster.units import MOVED_BYTE_PS
 
 
 def test_times_are_bytes_but_for_noise_also_where_ops_compute_much() -> None:
@@ -35,7 +29,7 @@ def test_times_are_bytes_but_for_noise_also_where_ops_compute_much() -> None:
         times, _, maps = problem.rectify(random_maps(rng, problem, 8))
         for time, legal in zip(times.tolist(), maps, strict=True):
             moved = moved_bytes(program, problem.machine, problem.tensor_memories(legal))
-            assert moved * PER_BYTE <= time <= moved * PER_BYTE + noise
+            assert moved * MOVED_BYTE_PS <= time <= moved * MOVED_BYTE_PS + noise
             assert bound_bytes(program, problem.machine, time) <= moved
 
 

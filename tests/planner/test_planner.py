@@ -42,6 +42,7 @@ from loadmaster.planner.planner import choose_kind
 from loadmaster.program import Program
 from loadmaster.program.measured_costs import MeasuredCosts, costless_hash
 from loadmaster.program.models import load_model
+from loadmaster.report.subject import read_run
 from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.search.pins import parse_pins
 from loadmaster.search.registry import make_labelled
@@ -263,7 +264,8 @@ def test_a_model_and_a_machine_by_their_names() -> None:
         plan("unknown.onnx")
 
 
-def test_nothing_found_is_an_error_of_the_result() -> None:
+def test_nothing_found_is_an_error_of_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KINDS["mapping"], "known", lambda problem, source, seconds: [], raising=False)
     result = plan(
         load_model("resnet50"),
         load_machine("nnp-i"),
@@ -305,3 +307,27 @@ def test_buffers_are_judged_with_a_baseline_or_a_reason(tmp_path: Path) -> None:
     filled = fill_banks(read_problem(str(tmp_path / "b.csv"), 120), 2, None, 0)
     assert filled.error is None and [use.space.start for use in filled.uses()] == [0, 60]
     assert sum(use.buffers for use in filled.uses()) == 4 and max(use.used for use in filled.uses()) <= 60
+
+
+def test_the_plan_handed_over_is_the_best_one_known(bert: Program, tmp_path: Path) -> None:
+    machine = load_machine("nnp-i-half")
+    random = {"solver": "search", "options": {"method": "random"}, "budget": 30}
+    result = plan(bert, machine, run=tmp_path, out=tmp_path / "p.json", **random)  # type: ignore[arg-type]
+    rows = {row.name: row for row in result.rows}
+    assert result.solution.value == rows["random"].value and result.origin == "density"
+    assert result.value == rows["density"].value == min(row.value or 0 for row in result.baselines)
+    assert result.value < (result.solution.value or 0) and result.timeline is not None
+    assert result.timeline.total_ps == result.value and result.run is not None
+    for path in (tmp_path / "p.json", result.run / "best.json"):
+        assert load_plan(path, bert, machine).hash == result.plan.hash  # type: ignore[union-attr]
+
+
+def test_an_optimum_found_beside_the_search_is_handed_over(tmp_path: Path) -> None:
+    pytest.importorskip("ortools")
+    program, machine = load_model("bert:layers=1"), load_machine("nnp-i").with_capacity("sram", 2**19)
+    searched = {"solver": "search", "options": {"method": "random"}, "budget": 5, "exact_seconds": 20.0}
+    result = plan(program, machine, run=tmp_path, **searched)  # type: ignore[arg-type]
+    best = min(row.value for row in result.rows if row.role != "bound" and row.value is not None)
+    assert result.value == best and result.run is not None and result.kept is not None
+    assert load_plan(result.kept, program, machine).hash == result.plan.hash  # type: ignore[union-attr]
+    assert read_run(result.run).value == best and result.origin in ("optimum", "exact")

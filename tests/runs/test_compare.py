@@ -12,8 +12,9 @@ import pytest
 import toy
 from generate import random_case
 from loadmaster.plan import Copy, Plan, Residency, plan_to_json, save_plan
-from loadmaster.runs import run_solver
+from loadmaster.runs import RunFolder, run_solver
 from loadmaster.runs.compare import compare_keys, compare_plans, find_when_reached, read_side, score_alone
+from loadmaster.runs.history import describe_run
 from loadmaster.search.solver import Budget
 
 
@@ -93,3 +94,31 @@ def test_a_plan_alone_is_scored_by_the_other_sides_problem(runs: list[Path], tmp
     assert b.value == problem.evaluate(problem.decision(plan)) and b.gap is not None
     inside = read_side(runs[0] / "best.json")
     assert inside.value == a.value and compare_plans(inside.document or {}, a.document or {}).is_empty
+
+
+def test_a_run_stands_for_the_plan_that_it_hands_over(tmp_path: Path) -> None:
+    """A known method's, where that is better than all that the solver found; else the solver's own."""
+    problem = toy.Toy()
+    good = run_solver(toy.Climb(), problem, Budget(300), 3).decision
+    assert good is not None
+    value = problem.evaluate(good)
+    little = run_solver(toy.Climb(), problem, Budget(3), 5, folder=tmp_path, baselines={"known": good})
+    much = run_solver(toy.Climb(), problem, Budget(300), 3, folder=tmp_path)
+    assert little.run is not None and much.run is not None
+    known, own = read_side(little.run), read_side(much.run)
+    assert (known.value, known.origin) == (value, "known") and (own.value, own.origin) == (value, "climb")
+    assert known.document == own.document == document(problem.plan(good))
+    assert find_when_reached(known, own)[0] == 0 and find_when_reached(own, known) == (
+        own.history.find_when_reached(value)  # type: ignore[union-attr, arg-type]
+    )
+    row = describe_run(RunFolder.open(little.run), known.history)  # type: ignore[arg-type]
+    assert (row["value"], row["origin"], row["gap"]) == (value, "known", known.gap)
+    assert row["solver_value"] > row["value"] and row["plan"] == problem.plan(good).hash
+    # In a run of an earlier version best.json is the solver's own, and so is what it handed over.
+    RunFolder.open(little.run).set_best(known.history.result["plan"])  # type: ignore[union-attr, index]
+    old = read_side(little.run)
+    assert old.origin == "climb" and old.value == row["solver_value"]
+    # An optimum that was found beside the search.
+    save_plan(problem.plan(good), problem.program, problem.machine, little.run / "champion.json")
+    beside = read_side(little.run)
+    assert (beside.value, beside.origin, beside.document) == (value, "optimum", known.document)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.runs.log import BadRun, Log, compute_digest, read_log
+from loadmaster.runs import log as log_module
+from loadmaster.runs.log import BadRun, Line, Log, LogFollower, compute_digest, is_written, read_log
 
 BASELINE = b'{"seq": 2, "t": 0, "evals": 0, "event": "baseline", "name": "x", "value": 1, '
 IMPROVE = (
@@ -165,3 +166,88 @@ def test_a_full_disk_leaves_no_half_line(path: Path, monkeypatch: pytest.MonkeyP
     log.append("bound", 9, 9, value=9, method="", proven_optimal=True)
     log.close()
     assert len(read_log(path).lines) == 6
+
+
+def _expected(path: Path) -> list[Line]:
+    """What a follower keeps, by reading everything."""
+    lines = read_log(path).lines
+    return [line for line in lines if line["event"] in LogFollower.KEPT or line is lines[-1]]
+
+
+def test_a_log_is_followed_through_appends_cuts_and_torn_ends(tmp_path: Path) -> None:
+    path, rng = tmp_path / "log.jsonl", random.Random(4)
+    Log(path, create=True).close()
+    follower, cuts = LogFollower(path), 0
+    for step in range(150):
+        log = Log(path)
+        if rng.random() < 0.2:
+            cuts += 1
+            log.cut(rng.randint(0, len(log.lines)))
+        for _ in range(rng.randint(0, 4)):
+            if rng.random() < 0.5:
+                log.append("bound", step, step, value=rng.randint(0, 10**9), method="x", proven_optimal=False)
+            else:
+                log.append(
+                    "progress", step, step, best=None, bound=None, gap=None, evals_per_s=step, metrics={}
+                )
+        log.close()
+        if rng.random() < 0.3:  # half a line, which the next writer cuts off
+            with path.open("ab") as file:
+                file.write(rng.choice([b'{"seq": 1', b"{", b'{"seq"\n']))
+        assert follower.read() == _expected(path)
+        rates = [line["evals_per_s"] for line in read_log(path).lines if line["event"] == "progress"]
+        assert follower.per_second == (rates[-1] if rates else None)
+    assert cuts > 10
+
+
+def test_a_log_that_is_read_in_pieces_is_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = LogFollower(path).read()
+    for size in (400, 257, 1000):
+        monkeypatch.setattr(LogFollower, "CHUNK", size)
+        assert LogFollower(path).read() == whole == read_log(path).lines
+
+
+def test_a_log_that_can_not_be_followed_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = path.read_bytes()
+    follower = LogFollower(path)
+    assert len(follower.read()) == 5
+    path.write_bytes(data + b"x\n" + data)
+    with pytest.raises(BadRun, match="broken in line 6: it is no JSON object"):
+        follower.read()
+    path.write_bytes(data)  # mended
+    assert len(follower.read()) == 5
+    path.write_bytes(data.replace(b'"value": 3', b'"value": 3' + b"0" * 30))
+    with pytest.raises(BadRun, match=r"line 4: 'value' is .* must be a whole"):
+        follower.read()
+    monkeypatch.setattr(LogFollower, "CHUNK", 64)
+    with pytest.raises(BadRun, match="broken in line 1: it has more than 64 B"):
+        follower.read()
+    monkeypatch.setattr(LogFollower, "MOST_BYTES", 100)
+    with pytest.raises(BadRun, match=r"can't be followed: .*larger than 100 B"):
+        follower.read()
+    path.rename(path.with_name("other"))
+    path.symlink_to(path.with_name("other"))
+    with pytest.raises(BadRun, match="is a link"):
+        follower.read()
+
+
+def test_whoever_looks_whether_it_is_written_keeps_no_writer_out(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    assert is_written(path) is False
+    log = Log(path)
+    assert is_written(path) is True
+    log.close()
+    assert is_written(path) is False
+    with path.open("rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        waited: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            waited.append(seconds)
+            fcntl.flock(looking, fcntl.LOCK_UN)
+
+        monkeypatch.setattr(log_module.time, "sleep", sleep)
+        Log(path).close()
+        assert len(waited) == 1

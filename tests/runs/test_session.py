@@ -335,6 +335,22 @@ def test_the_display_hears_of_every_improvement_and_while_a_solver_is_silent(tmp
     assert screen.seen[-1].seconds_left is not None
 
 
+class Staged(toy.Plain):
+    """Gives a first stage a part of the budget, as `auto` does."""
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        whole, meter.budget = meter.budget, Budget(10, 1.0)
+        super().run(meter, seed, state)
+        meter.budget = whole
+        return super().run(meter, seed, state)
+
+
+def test_the_end_of_a_stage_is_not_the_end_of_the_run(tmp_path: Path) -> None:
+    screen = Screen()
+    run_solver(Staged(), toy.Toy(), Budget(40, 60.0), folder=tmp_path, display=screen)
+    assert {standing.seconds_left for standing in screen.seen} == {60.0}
+
+
 class Asked(toy.Toy):
     """Somebody asks the run to stop while so many are evaluated."""
 
@@ -408,3 +424,30 @@ def test_baselines_that_a_kill_kept_from_the_log_are_noted_later(tmp_path: Path)
         (run / "best.json").unlink()
         climbed(tmp_path, baselines=baselines, resume=run)
         assert difference(run, whole.run) is None, kept
+
+
+def test_a_better_baseline_is_handed_over_also_by_an_interrupted_run(tmp_path: Path) -> None:
+    problem = toy.Toy()
+    good = run_solver(toy.Climb(), problem, Budget(400), 3).decision
+    assert good is not None
+    poor = problem.place(np.arange(40))
+    known = {"poor": poor, "good": good}
+
+    def stored(run: Path) -> str:
+        return load_plan(run / "best.json", problem.program, problem.machine).hash
+
+    stopping = Asked()
+    stopping.after = 8
+    first = run_solver(toy.Climb(), stopping, Budget(400), 3, folder=tmp_path, baselines=known)
+    run = first.run
+    assert run is not None and first.interrupted and first.baseline == "good"
+    assert stored(run) == problem.plan(good).hash and not replay(RunFolder.open(run)).broken
+    handed = history(first).handed_over
+    assert handed is not None and handed["plan"] == problem.plan(good).hash
+    # Resumed, the solver comes as far as the baseline: then the plan is its own again.
+    rest = run_solver(toy.Climb(), problem, Budget(400), 3, resume=run, baselines=known)
+    assert rest.baseline is None and rest.value == problem.evaluate(good)
+    assert stored(run) == problem.plan(rest.decision).hash  # type: ignore[arg-type]
+    assert not replay(RunFolder.open(run)).broken
+    ended = climbed(tmp_path / "short", 5, baselines=known)
+    assert ended.baseline == "good" and climbed(tmp_path, 5, resume=ended.run).baseline == "good"

@@ -177,8 +177,8 @@ def test_game_solvers_conform(name: str, request: pytest.FixtureRequest) -> None
 
 
 GRAPHS = {"joint": ("placement", "fusion", "schedule"), "placement": ("placement",), "order": ("schedule",)}
-GRAPH_TESTED_APART = {"go"}
-"""Networks that are compiled: beside their own tests."""
+GRAPH_TESTED_APART = {"go", "paper"}
+"""Networks, small ones: beside their own tests."""
 
 
 def _graph(kind: str) -> GraphOptimization:

@@ -53,7 +53,7 @@ def test_a_variant_is_an_option() -> None:
         ("malloc-game", "anneal", "use --solver search --set method=anneal-moves"),
         ("malloc-game", "rounded", "use --solver exact --set method=rounded"),
         ("offload", "evolution", "use --solver search --set method=evolution"),
-        ("graph", "go+anneal", "use --solver go --set variant=go+anneal"),
+        ("graph", "go+anneal", "use --solver auto"),
         ("graph", "brkga", "use --solver search --set method=brkga"),
         ("order", "peak-cut", "use --solver exact --set method=peak-cut"),
         ("order", "random-best", "use --solver search --set method=random-best"),

@@ -1,6 +1,6 @@
 """Bytes moved as an objective: a machine on which only the slowest memory takes time.
 
-A pass takes `PER_BYTE` picoseconds for each byte that the slowest memory of its device reads or
+A pass takes `MOVED_BYTE_PS` picoseconds for each byte that the slowest memory of its device reads or
 writes, and next to nothing else: a plan that is fast there moves few bytes, and a bound of its time
 is a bound of the bytes.
 """
@@ -16,24 +16,25 @@ from loadmaster.machine.machine import Machine, Memory, Rules
 from loadmaster.plan.plan import HOME
 from loadmaster.program.program import Program
 from loadmaster.simulate.costs import compute_times
-from loadmaster.units import PICOSECONDS
+from loadmaster.units import MOVED_BYTE_PS, PICOSECONDS
 
 Int64 = npt.NDArray[np.int64]
-PER_BYTE = 1_000
 _AT_ONCE = 2**62
+BYTES = "/bytes"
+"""Behind the name of a machine of `bytes_machine`."""
 
 
 def bytes_machine(machine: Machine) -> Machine:
     """The same memories and capacities; only the home memory of the first device has a speed."""
 
     def memory(number: int, given: Memory) -> Memory:
-        rate = PICOSECONDS // PER_BYTE if number == machine.home[0] else _AT_ONCE
+        rate = PICOSECONDS // MOVED_BYTE_PS if number == machine.home[0] else _AT_ONCE
         return replace(given, read=rate, write=rate, latency=0)
 
     rates = {kind: {"*": _AT_ONCE} for kind in ("matrix", "vector", "transcendental")}
     return replace(
         machine,
-        name=f"{machine.name}/bytes",
+        name=f"{machine.name}{BYTES}",
         text="",
         rules=Rules(copies=machine.rules.copies),
         memories=tuple(memory(number, given) for number, given in enumerate(machine.memories)),
@@ -47,7 +48,7 @@ def counts_bytes(machine: Machine) -> bool:
     at_once = all(
         set(rates.values()) == {_AT_ONCE} for device in machine.devices for rates in device.rates.values()
     )
-    return rate == PICOSECONDS // PER_BYTE and at_once
+    return rate == PICOSECONDS // MOVED_BYTE_PS and at_once
 
 
 def noise_ps(program: Program, machine: Machine) -> int:
@@ -63,7 +64,7 @@ def noise_ps(program: Program, machine: Machine) -> int:
 def bound_bytes(program: Program, machine: Machine, picoseconds: int) -> int:
     """No plan moves fewer bytes than this, if none takes less than so many picoseconds on this
     machine of `bytes_machine`."""
-    return max(0, -(-(picoseconds - noise_ps(program, machine)) // PER_BYTE))
+    return max(0, -(-(picoseconds - noise_ps(program, machine)) // MOVED_BYTE_PS))
 
 
 def moved_bytes(program: Program, machine: Machine, memory: Int64) -> int:

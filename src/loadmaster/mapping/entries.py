@@ -94,10 +94,9 @@ def find_entries(program: Program, machine: Machine) -> Entries:
     # One place, one decision: a member that must stay at home keeps all of them there, even one
     # that nobody touches (an input that a loop starts with).
     decided, by_place = np.full(program.n_tensors, -1, dtype=np.int32), place[roots]
-    for root in roots[::-1]:
-        decided[place[root]] = entry_of[root]  # the smallest comes last
-    for root in roots[kept[roots]][::-1]:
-        decided[place[root]] = entry_of[root]  # but weights come before results written over them
+    for members in (roots, roots[kept[roots]]):  # weights come before results written over them
+        _, smallest = np.unique(place[members], return_index=True)
+        decided[place[members[smallest]]] = entry_of[members[smallest]]
     decided[place[is_root & at_home]] = -1
     of_tensor = np.full(program.n_tensors, -1, dtype=np.int32)
     of_tensor[roots] = decided[by_place]

@@ -33,6 +33,8 @@ class MappingEnv(gymnasium.Env[Observation, Action]):
       decides something), `globals` float32[2M]. Masks are 0 in the padding.
     - **Action**: `MultiDiscrete([M] * 2K)`, the memory of each node's activation, then of each
       node's weights. Entries that decide nothing are ignored.
+    - **Mask**: `action_mask` of the observation, over entries: those with 0 decide nothing. Whether a map fits
+      depends on all entries at once, so there is no mask over memories.
     - **Reward**: (compiler's time / time) ** power for a map that fits, else minus the share of
       bytes that would have to move (in [-1, 0)).
     - **Termination**: after `episode_steps` maps (1). Never truncated.

@@ -246,7 +246,8 @@ def _initial_maps(problem: Mapping, meter: Meter) -> list[Int8]:
     """Maps to improve on, made within a part of the time."""
     left = SECONDS if meter.seconds_left is None else meter.seconds_left
     part = Meter(problem, Budget(seconds=START_SHARE * left), meter.observer)
-    return [problem.make_legal(problem.compiler), Density().make(problem, part)]
+    start = [] if meter.start is None else [np.asarray(meter.start, dtype=np.int8)]
+    return [*start, problem.make_legal(problem.compiler), Density().make(problem, part)]
 
 
 def _send(worker: subprocess.Popen[bytes], text: bytes) -> None:

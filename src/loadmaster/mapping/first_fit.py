@@ -21,7 +21,7 @@ def first_fit(program: Program, machine: Machine) -> Plan:
     """The whole plan, with offsets: weights from offset 0, activations above them."""
     memory = first_fit_memories(program, machine)
     offsets, _ = pack(program, machine, memory)
-    return static_plan(program, machine, memory.tolist(), offsets.tolist(), in_loops=True)
+    return static_plan(program, machine, memory, offsets, in_loops=True)
 
 
 def first_fit_memories(program: Program, machine: Machine) -> Int64:
@@ -37,21 +37,27 @@ def first_fit_memories(program: Program, machine: Machine) -> Int64:
     by_producer = roots[np.argsort(program.producer[roots], kind="stable")]
     by_reader = roots[np.argsort(_first_reader(program)[roots], kind="stable")]
     sparse = sparse_tables(program)
-    order = [
-        *by_producer[given[by_producer]],
-        *by_producer[~kept[by_producer] & ~given[by_producer]],
-        *by_reader[kept[by_reader]],
-    ]
-    for tensor in order:
-        slow = given[tensor] or sparse[tensor] or not program.tensor_fast[tensor]
-        span = slice(first[tensor], last[tensor] + 1)
-        for number in memories[-1:] if slow else memories:
-            align = machine.memories[number].alignment
-            size = -(-int(program.storage_bytes[tensor]) // align) * align
-            fits = live[number, span].max(initial=0) + size <= machine.memories[number].capacity
+    slow = (given | sparse | ~program.tensor_fast).tolist()
+    align = np.array([memory.alignment for memory in machine.memories])
+    size = (-(-program.storage_bytes[:, None] // align) * align).tolist()
+    capacity = [memory.capacity for memory in machine.memories]
+    begin, end = first.tolist(), (last + 1).tolist()
+    passed = by_producer[~kept[by_producer]]
+    for tensor in (*passed[given[passed]].tolist(), *passed[~given[passed]].tolist()):
+        span = slice(begin[tensor], end[tensor])
+        for number in memories[-1:] if slow[tensor] else memories:
+            fits = live[number, span].max(initial=0) + size[tensor][number] <= capacity[number]
             if fits or number == memories[-1]:  # what fits nowhere stays in the slowest, and is reported
-                live[number, span] += size
+                live[number, span] += size[tensor][number]
                 chosen[tensor] = HOME if given[tensor] else number
+                break
+    # Weights are there all the time: they lie beside the most that activations ever take.
+    held = live.max(axis=1, initial=0).tolist()
+    for tensor in by_reader[kept[by_reader]].tolist():
+        for number in memories[-1:] if slow[tensor] else memories:
+            if held[number] + size[tensor][number] <= capacity[number] or number == memories[-1]:
+                held[number] += size[tensor][number]
+                chosen[tensor] = number
                 break
     return chosen
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Collection
-from collections.abc import Mapping as Values
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from loadmaster.errors import MissingPackage
 from loadmaster.machine.machine import Machine
-from loadmaster.mapping.bytes_moved import bound_bytes, bytes_machine, moved_bytes
+from loadmaster.mapping.bytes_moved import BYTES, bound_bytes, bytes_machine, moved_bytes
 from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.mapping.model import weights_bound
 from loadmaster.mapping.problem import Mapping
@@ -53,6 +53,9 @@ class MappingKind(ProblemKind[Mapping]):
     grey_box: ClassVar[Collection[str]] = GREY_BOX
     settles: ClassVar[tuple[str, ...]] = ("result",)
     shows_itself = True
+    space = "maps: one memory for each tensor's whole life, in the program's order"
+    left_out = "copies, tiles, other orders"
+    before = ("one-arena", "compiler")  # the first is known of models for microcontrollers alone
 
     def make(self, request: PlanRequest) -> Mapping:
         if request.evaluator is not None:
@@ -72,37 +75,50 @@ class MappingKind(ProblemKind[Mapping]):
         sizes = ", ".join(f"{memory.name} {show_bytes(memory.capacity)}" for memory in memories)
         live = int(problem.live.sum())
         return (
-            f"{source} on {problem.machine.name}: {problem.nodes:,} nodes, {live:,} tensors to place "
+            f"{source} on {problem.machine.name.removesuffix(BYTES)}: {problem.nodes:,} nodes, {live:,} tensors to place "
             f"({show_bytes(int(problem.entries.bytes.sum()))}) in {sizes}"
         )
 
-    def known(self, problem: Mapping, source: str) -> list[Known]:
+    def known(self, problem: Mapping, source: str, seconds: float = math.inf) -> list[Known]:
         """Maps of known methods; `source` says whether the model is one for microcontrollers."""
         more = FIRMWARE if source.lower().endswith(".tflite") else ()
-        found = known_values(problem, (*KNOWN, *more))
+        found = known_values(problem, (*KNOWN, *more), seconds)
         problem.leaders = Leaders()  # what was measured here is not the solver's
         return found
 
     def facts(self, problem: Mapping, found: Found) -> Facts:
-        """How full each memory gets, beside the compiler's map."""
+        """How full each memory gets, beside what the user has today."""
         facts = Facts({"nodes": problem.nodes, "tensors": int(problem.live.sum())})
         if found.plan is None:
             return facts
         ours = simulate(problem.program, problem.machine, found.plan).memory_peak
-        first = simulate(problem.program, problem.machine, problem.plan(problem.compiler)).memory_peak
+        decision = problem.compiler
+        if found.before is not None and found.before.decision is not None:
+            decision = found.before.decision
+        first = simulate(problem.program, problem.machine, problem.plan(decision)).memory_peak
         facts.places = [
             {
                 "what": "memory",
                 "name": problem.machine.memories[number].name,
                 "peak_bytes": int(ours[number]),
-                "compiler_peak_bytes": int(first[number]),
+                "before_peak_bytes": int(first[number]),
                 "capacity_bytes": problem.machine.memories[number].capacity,
             }
             for number in problem.memories
         ]
         return facts
 
-    def bound(self, problem: Mapping) -> Bound:
+    def not_decided(self, problem: Mapping) -> str | None:
+        machine = problem.machine
+        links = {(link.source, link.target) for link in machine.links}
+        if not links:
+            return None
+        both = any((target, source) in links for source, target in links)
+        playable = both and len(machine.memories) == 2 and problem.unit == "ps"
+        remedy = "; --problem malloc-game decides them" if playable else ""
+        return f"copies over the links of {machine.name.removesuffix(BYTES)} were not decided{remedy}"
+
+    def bound(self, problem: Mapping, seconds: float = math.inf) -> Bound:
         """Of times without noise: the recorded one, else that of the linear relaxation, else one that needs
         no package."""
         if isinstance(problem, MeasuredMapping):
@@ -116,9 +132,6 @@ class MappingKind(ProblemKind[Mapping]):
             with contextlib.suppress(MissingPackage):
                 return max(plain.bound(), linear_bound(plain), key=lambda bound: bound.value)
         return weights_bound(plain)
-
-    def reference(self, problem: Mapping, values: Values[str, int | None]) -> int | None:
-        return values.get("compiler")
 
     def measure_again(self, problem: Mapping, solver: str, seed: int, say: Say) -> Headline | None:
         if problem.repeatable:
@@ -149,7 +162,14 @@ class MappingKind(ProblemKind[Mapping]):
         if found.bound.value > solution.bound.value:
             solution.bound = found.bound
         name, status = "optimum" if found.status == Status.OPTIMAL else "exact", str(found.status)
-        return Row("reference", name, found.value, f"{status}, {found.bound.method}", seconds=found.seconds)
+        return Row(
+            "reference",
+            name,
+            found.value,
+            f"{status}, {found.bound.method}",
+            seconds=found.seconds,
+            decision=found.decision if problem.repeatable else None,
+        )
 
 
 def _make_measured(request: PlanRequest) -> MeasuredMapping:
@@ -223,8 +243,8 @@ class BytesMovedKind(MappingKind):
             "nanosecond"
         )
 
-    def known(self, problem: Mapping, source: str) -> list[Known]:
-        return solve_known(problem, KNOWN)
+    def known(self, problem: Mapping, source: str, seconds: float = math.inf) -> list[Known]:
+        return solve_known(problem, KNOWN, seconds)
 
     def facts(self, problem: Mapping, found: Found) -> Facts:
         return Facts({"nodes": problem.nodes})
@@ -247,9 +267,6 @@ class BytesMovedKind(MappingKind):
 
     def bound_in_unit(self, problem: Mapping, bound: Bound) -> Bound:
         return Bound(bound_bytes(problem.program, problem.machine, bound.value), bound.method)
-
-    def reference(self, problem: Mapping, values: Values[str, int | None]) -> int | None:
-        return None
 
     def row_figures(self, problem: Mapping, value: int | None) -> dict[str, Any]:
         return {"seconds": None}

@@ -8,14 +8,15 @@ the lower bound that follows from these arrays with NumPy alone.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from loadmaster import _core
-from loadmaster.arrays import Bool, Float64, Int32, Int64
+from loadmaster.arrays import Bool, Float64, Int64
 from loadmaster.machine.machine import Machine
 from loadmaster.mapping.problem import Mapping
 from loadmaster.search.problem import Bound
@@ -27,7 +28,7 @@ TOO_LONG = 2**50
 
 @dataclass(frozen=True)
 class MappingModel:
-    """N nodes, E live entries, M memories, A accesses, R capacity rows."""
+    """N nodes, E live entries, M memories, A accesses, P places."""
 
     compute: Int64
     """[N]"""
@@ -51,11 +52,13 @@ class MappingModel:
     """[M]"""
     always: Int64
     """[E, M] bytes of an entry that count in every row."""
-    row_start: Int64
-    """[R + 1] rows of entries that are alive together; no row is part of another."""
-    row_entry: Int64
-    row_size: Int64
-    """[., M] bytes of an entry in a row, beside `always`."""
+    piece_entry: Int64
+    """[P] the entry of each place that is not always needed."""
+    piece_first: Int64
+    piece_last: Int64
+    """[P] steps over which it is needed, both included."""
+    piece_size: Int64
+    """[P, M] its bytes."""
     pinned: Int64
     """[E] the memory that an entry must have, or -1."""
 
@@ -71,11 +74,20 @@ class MappingModel:
     def memories(self) -> int:
         return len(self.capacity)
 
-    @property
-    def rows(self) -> Iterator[tuple[Int64, Int64]]:
-        """(entries, bytes [., M]) of each row."""
-        for begin, end in itertools.pairwise(self.row_start.tolist()):
-            yield self.row_entry[begin:end], self.row_size[begin:end]
+    @cached_property
+    def rows(self) -> list[tuple[Int64, Int64]]:
+        """(entries that are alive together, their bytes [., M] beside `always`) of each capacity row; no row is
+        part of another. Made when it is asked for: of long lives it is much larger than all else."""
+        steps = _maximal_steps(self.piece_first, self.piece_last)
+        low = np.searchsorted(steps, self.piece_first)
+        count = np.searchsorted(steps, self.piece_last, side="right") - low
+        piece = np.repeat(np.arange(len(count)), count)
+        row = np.arange(len(piece)) + np.repeat(low - np.cumsum(count) + count, count)
+        keys, where = np.unique(row * self.entries + self.piece_entry[piece], return_inverse=True)
+        size = np.zeros((len(keys), self.memories), dtype=np.int64)
+        np.add.at(size, where.ravel(), self.piece_size[piece])
+        starts = np.searchsorted(keys, np.arange(max(1, len(steps)) + 1) * self.entries).tolist()
+        return [(keys[a:b] % self.entries, size[a:b]) for a, b in itertools.pairwise(starts)]
 
     @property
     def access_node(self) -> Int64:
@@ -163,8 +175,10 @@ def make_model(problem: Mapping, machine: Machine | None = None) -> MappingModel
     )
     access_cost = np.zeros((pairs.shape[1], len(memories)), dtype=np.int64)
     np.add.at(access_cost, where.ravel(), costs.cost[decided])
-    always, rows = _capacity_rows(problem, number, len(live))
-    lengths = [len(ids) for ids, _ in rows]
+    entry = number[np.repeat(np.arange(2 * problem.nodes), np.diff(entries.piece_start))]
+    always = np.zeros((len(live), len(memories)), dtype=np.int64)
+    np.add.at(always, entry[entries.piece_always], entries.piece_size[entries.piece_always])
+    loose = ~entries.piece_always
     return MappingModel(
         compute=np.minimum(compute[entries.node_op, 0], TOO_LONG),
         launch=np.where(in_table, 0, device.devices[0].launch),
@@ -177,9 +191,10 @@ def make_model(problem: Mapping, machine: Machine | None = None) -> MappingModel
         overlap=np.where(in_table, 0, device.rules.overlap),
         capacity=np.array([problem.machine.memories[m].capacity for m in memories], dtype=np.int64),
         always=always,
-        row_start=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        row_entry=np.concatenate([ids for ids, _ in rows]),
-        row_size=np.concatenate([size for _, size in rows]),
+        piece_entry=entry[loose],
+        piece_first=entries.piece_first[loose].astype(np.int64),
+        piece_last=entries.piece_last[loose].astype(np.int64),
+        piece_size=entries.piece_size[loose],
         pinned=problem.pinned[live].astype(np.int64),
     )
 
@@ -216,38 +231,17 @@ def _times(machine: Machine, memories: Sequence[int], size: Int64, write: Bool) 
     return np.stack(columns, axis=1)
 
 
-def _capacity_rows(problem: Mapping, number: Int64, live: int) -> tuple[Int64, list[tuple[Int64, Int64]]]:
-    """(bytes [E, M] that are always there, entries and bytes of the steps that matter)."""
-    entries = problem.entries
-    memories = entries.piece_size.shape[1]
-    entry = number[np.repeat(np.arange(2 * problem.nodes), np.diff(entries.piece_start))]
-    always = np.zeros((live, memories), dtype=np.int64)
-    np.add.at(always, entry[entries.piece_always], entries.piece_size[entries.piece_always])
-    loose = np.flatnonzero(~entries.piece_always)
-    first, last = entries.piece_first[loose], entries.piece_last[loose]
-    rows = []
-    for step in _maximal_steps(first, last):
-        alive = loose[(first <= step) & (step <= last)]
-        ids, where = np.unique(entry[alive], return_inverse=True)
-        size = np.zeros((len(ids), memories), dtype=np.int64)
-        np.add.at(size, where, entries.piece_size[alive])
-        rows.append((ids, size))
-    nothing = (np.empty(0, dtype=np.int64), np.empty((0, memories), dtype=np.int64))
-    return always, rows or [nothing]
-
-
-def _maximal_steps(first: Int32, last: Int32) -> Iterator[int]:
+def _maximal_steps(first: Int64, last: Int64) -> Int64:
     """Steps whose set of live intervals is in no other's: where one ends after one has begun."""
-    begins, ends, fresh = set(first.tolist()), set(last.tolist()), False
-    for step in sorted(begins | ends):
-        fresh = fresh or step in begins
-        if fresh and step in ends:
-            yield step
-            fresh = False
+    ends = np.unique(last)
+    begun = np.searchsorted(np.sort(first), ends, side="right")
+    return ends[np.diff(begun, prepend=0) > 0]
 
 
 ROUNDS, STEPS = 6, 40
 """Of the search for good prices: over all directions, and along one."""
+MANY_NODES = 20_000
+"""From so many on it is worth a sort to find those that are alike."""
 SAFETY = 1e-9
 """Of floating point: sums of a million numbers are far more exact than this."""
 _NEVER = 1e30
@@ -267,13 +261,13 @@ def weights_bound(problem: Mapping) -> Bound:
     model = make_model(problem)
     if not problem.repeatable or model.parallel or model.too_long or not model.entries:
         return own
-    time, size = _node_choices(model)
+    time, size, count = _alike(*_node_choices(model))
     room = model.capacity[:-1].astype(np.float64)
     prices = np.zeros(len(room))
 
     def dual(at: Float64) -> float:
         paid = np.append(at, 0.0)
-        return float((time + paid * size).min(axis=1).sum() - at @ room)
+        return float((time + paid * size).min(axis=1) @ count - at @ room)
 
     # All together first: a price for one memory alone only drives weights into the next.
     heads = [np.arange(len(room)) <= last for last in range(len(room) - 1, -1, -1)]
@@ -304,6 +298,15 @@ def _node_choices(model: MappingModel) -> tuple[Float64, Float64]:
     large = np.maximum(model.compute[:, None], by_choice)
     once = large + small * (model.overlap[:, None] / 10**6) + model.launch[:, None]
     return np.maximum(1.0, once) * model.repeat[:, None], size
+
+
+def _alike(time: Float64, size: Float64) -> tuple[Float64, Float64, Float64]:
+    """The nodes of a large program with each choice once, and how many have it: layers are alike."""
+    count = np.ones(len(time))
+    if len(time) > MANY_NODES:
+        rows, times = np.unique(np.hstack([time, size]), axis=0, return_counts=True)
+        time, size, count = *np.hsplit(rows, 2), times.astype(np.float64)
+    return time, size, count
 
 
 def _owned(model: MappingModel, node: Int64) -> Bool:

@@ -23,6 +23,7 @@ from loadmaster.errors import BadMachine, BadPlan, Refused
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import read_machine
+from loadmaster.mapping.bytes_moved import counts_bytes
 from loadmaster.mapping.entries import (
     Entries,
     check_offsets,
@@ -54,6 +55,10 @@ from loadmaster.units import show_bytes
 PACK_SECONDS = 5.0
 
 
+_FIRST_CHOICE = 30.0
+"""A score above all that the time saved per byte could make of it: exp(30) is 10^13."""
+
+
 class Mapping(BatchProblem):
     """One memory for every activation and every weight of a program, for its whole life.
 
@@ -67,7 +72,6 @@ class Mapping(BatchProblem):
     """
 
     kind = "mapping"
-    unit = "ps"
 
     def __init__(
         self,
@@ -86,6 +90,7 @@ class Mapping(BatchProblem):
             raise ValueError("noise must be in [0, 1) and power in (0, 16]")
         refuse_first_alone(machine, self.kind)
         self.program, self.machine = program, machine
+        self.unit = "moved" if counts_bytes(machine) else "ps"
         self.invalid, self.power, self.noise, self.noise_seed = invalid, power, noise, noise_seed
         self.memories = machine.reach[0]
         """[M] the machine's memories that are decided over, fastest first."""
@@ -226,10 +231,11 @@ class Mapping(BatchProblem):
 
     def of_tensors(self, memory: Int64) -> Int8:
         """A map from a memory per root (the machine's numbers, or HOME)."""
-        decision, position = self.all_slowest(), {m: i for i, m in enumerate(self.memories)}
-        for root in self.entries.piece_root.tolist():
-            if memory[root] != HOME:
-                decision[self.entries.of_tensor[root]] = position[int(memory[root])]
+        decision, root = self.all_slowest(), self.entries.piece_root
+        position = np.full(len(self.machine.memories), self.slowest, dtype=np.int8)
+        position[list(self.memories)] = np.arange(len(self.memories))
+        chosen = root[memory[root] != HOME]
+        decision[self.entries.of_tensor[chosen]] = position[memory[chosen]]
         return decision
 
     def times(self, decisions: Int8) -> Int64:
@@ -277,13 +283,24 @@ class Mapping(BatchProblem):
                 remedy="use another map",
             )
         memory = self.tensor_memories(legal)
-        return static_plan(self.program, self.machine, memory.tolist(), offsets.tolist(), in_loops=True)
+        return static_plan(self.program, self.machine, memory, offsets, in_loops=True)
 
     def decision(self, plan: Plan) -> Decision:
         memory = np.full(self.program.n_tensors, HOME, dtype=np.int64)
-        for row in plan.residency_rows:
-            memory[row.tensor] = row.memory
+        if plan.residencies is not None:
+            memory[plan.residencies[:, 0]] = plan.residencies[:, 1]
         return self.of_tensors(memory)
+
+    def adapt(self, plan: Plan) -> Decision:
+        """The plan's map with what does not fit in slower memories; or greedy by density with the plan's choices
+        first, if that is better."""
+        from loadmaster.mapping.decoder import Decoder
+
+        own = self.packable(self.decision(plan))
+        decoder = Decoder(self)
+        chosen = self.decision(plan)[decoder.live][:, None] == np.arange(self.slowest)
+        greedy = decoder.decode(np.where(chosen, _FIRST_CHOICE, 0.0)[None])[0]
+        return min((own, self.packable(greedy)), key=self.simulated_ps)
 
     def outside(self, plan: Plan) -> list[Violation]:
         """Anything but one memory for the whole life of a tensor, the same for all that one entry
@@ -292,13 +309,15 @@ class Mapping(BatchProblem):
         if found:
             return found
         decision = self.decision(plan)
-        open_rows = [row for row in plan.residency_rows if row.offset == NO_OFFSET]
-        if open_rows and not self.admits(decision):
+        rows = np.empty((0, 5), dtype=np.int64) if plan.residencies is None else plan.residencies
+        open_rows = np.flatnonzero(rows[:, 2] == NO_OFFSET)
+        if len(open_rows) and not self.admits(decision):
             count = len(open_rows)
             message = f"{count:,} residencies have no offset, and none are found that fit: give them"
-            found.append(Violation(self.kind, message, open_rows[0].tensor, number=count))
-        memory = self.tensor_memories(decision)
-        lives = static_plan(self.program, self.machine, memory.tolist(), in_loops=True)
+            found.append(Violation(self.kind, message, int(rows[open_rows[0], 0]), number=count))
+        lives = static_plan(self.program, self.machine, self.tensor_memories(decision), in_loops=True)
+        if lives.residencies is not None and _same_lives(rows, lives.residencies):
+            return found
         expected = {(row.tensor, row.memory, row.first, row.last) for row in lives.residency_rows}
         for number, row in enumerate(plan.residency_rows):
             whole = (row.tensor, row.memory, row.first, row.last)
@@ -360,7 +379,7 @@ class Mapping(BatchProblem):
         memory = self.machine.memories[self.memories[-1]]
         needed = int(peak[0, self.memories[-1]])
         if self.program.n_loops:  # what loops carry stays to their end, where it is mapped
-            lives = self.tensor_memories(self.all_slowest()).tolist()
+            lives = self.tensor_memories(self.all_slowest())
             kept = static_plan(self.program, self.machine, lives, in_loops=True)
             needed = max(needed, int(self._simulator.run(kept).memory_peak[self.memories[-1]]))
         if needed > memory.capacity:
@@ -371,3 +390,9 @@ class Mapping(BatchProblem):
                 number=needed,
                 remedy=f"raise its capacity to {needed:,} bytes",
             )
+
+
+def _same_lives(rows: Int64, expected: Int64) -> bool:
+    """Whether residencies are the same but for their offsets, in whatever order."""
+    columns = [0, 1, 3, 4]
+    return bool(np.array_equal(rows[np.argsort(rows[:, 0], kind="stable")][:, columns], expected[:, columns]))

@@ -348,6 +348,8 @@ WHITE_BOX = frozenset({"auto", "exact", *HEURISTICS})
 GREY_BOX = frozenset({"egrl", "probe"})
 EXACT_TENSORS = 3_000
 """Above so many decided tensors the exact solver is left out: its model is too large to gain."""
+EGRL_TENSORS = 100_000
+"""Above so many EGRL is left out: at 150,000 a generation takes seconds and the population a gigabyte."""
 
 
 def make_auto() -> Auto:
@@ -360,6 +362,8 @@ def make_auto() -> Auto:
 
 def _schedule(problem: Problem) -> list[Stage]:
     assert isinstance(problem, Mapping)
+    if int(problem.live.sum()) > EGRL_TENSORS:
+        return [Stage("density"), Stage("compiler"), Stage("role-split")]
     search = Stage("exact") if can_prove(problem) else Stage("egrl", resumes=True)
     return [Stage("density"), search]
 

@@ -7,6 +7,7 @@ about the order of the ops too: 'no' means that no order helps, unless the order
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,10 @@ from loadmaster.order.problem import OP_BOUND, PeakOrder
 from loadmaster.plan.check import check
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
-from loadmaster.runs.session import Interrupted
+from loadmaster.runs.bank import Bank, Search, open_bank
+from loadmaster.runs.session import Interrupted, solve_with_bank
 from loadmaster.search.pins import Pins
-from loadmaster.search.problem import Bound
+from loadmaster.search.problem import Bound, Problem
 from loadmaster.search.registry import make_solver
 from loadmaster.search.request import PlanRequest
 from loadmaster.search.solver import Budget, Meter, Observer, Solution, Status, solve
@@ -35,6 +37,8 @@ BLAME_SECONDS = 5.0
 EXPLAIN_SECONDS = 10.0
 """At most, to say why buffers alone have no placement."""
 SECONDS = 20.0
+_BASELINE_SECONDS = 1.0
+"""At least, for a baseline to compare with where the search has taken all of its time."""
 _NAMED = 8
 _LONGEST = 48
 """So many tensors are named, and so many characters of their names."""
@@ -141,6 +145,7 @@ def fits(
     keep_order: bool = False,
     pins: Pins | None = None,
     seed: int = 0,
+    bank: Bank | str | Path | None = None,
 ) -> Fits:
     """Say whether a program fits a machine, with a plan or a proof.
 
@@ -151,38 +156,55 @@ def fits(
       keep_order: leave the ops in the program's order.
       pins: what is decided already.
       seed: the same seed gives the same answer, unless the seconds end it.
+      bank: a folder of answers that are used and kept; a 'no' is always proven here.
 
     Returns:
       yes with a checked plan, no with the bytes that are needed and who needs them, or neither.
     """
-    clock = _Clock(seconds)
+    seeking = _Seeking(seconds, seed, open_bank(bank))
     if is_arena(machine):
-        return _in_arena(program, machine, clock, keep_order, pins or Pins(), seed)
-    return _in_memories(program, machine, clock, seed)
+        return _in_arena(program, machine, seeking, keep_order, pins or Pins())
+    return _in_memories(program, machine, seeking)
 
 
-def buffers_fit(problem: Allocation, seconds: float = SECONDS, seed: int = 0) -> Fits:
+def buffers_fit(
+    problem: Allocation, seconds: float = SECONDS, seed: int = 0, bank: Bank | None = None
+) -> Fits:
     """Whether buffers fit the capacity of their problem."""
-    clock = _Clock(seconds)
-    found = _placed(problem, clock.left(0.7), seed)
-    return _explained(problem, found, clock, seed) if found.plan is None else found
+    seeking = _Seeking(seconds, seed, bank)
+    found = _placed(problem, seeking, 0.7)
+    return _explained(problem, found, seeking) if found.plan is None else found
 
 
-class _Clock:
-    """What is left of the time."""
+class _Seeking:
+    """How answers are sought: within what is left of the time, with a seed and perhaps a bank. Of a bank plans alone
+    are taken: a 'no' must not rest on its word."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, seed: int, bank: Bank | None = None) -> None:
         self._end = now() + seconds
+        self.seed, self.bank = seed, None if bank is None else bank.for_starts()
 
     def left(self, share: float = 1.0) -> float:
         return max(0.1, share * (self._end - now()))
 
+    def solve(
+        self, problem: Problem, share: float, observer: Observer | None = None, enough: int | None = None
+    ) -> Solution:
+        """By `auto`, in a share of the time; not at all if the bank has a plan that is good `enough`."""
+        solver, budget = make_solver(problem.kind, "auto"), Budget(seconds=self.left(share))
+        if self.bank is None or observer is not None:
+            return solve(solver, problem, budget, self.seed, observer)
+        known = None if enough is None else self.bank.recall(problem, Search("auto"))
+        if known is not None and enough is not None and known.value <= enough:
+            meter = Meter(problem, Budget())
+            meter.evaluate(known.decision)
+            return meter.solution()
+        return solve_with_bank(self.bank, solver, problem, budget, self.seed)
 
-def _in_arena(
-    program: Program, machine: Machine, clock: _Clock, keep_order: bool, pins: Pins, seed: int
-) -> Fits:
+
+def _in_arena(program: Program, machine: Machine, seeking: _Seeking, keep_order: bool, pins: Pins) -> Fits:
     own = ProgramAllocation(program, machine, pins=pins)
-    found = _beside_weights(own, program, machine, clock, keep_order, pins, seed)
+    found = _beside_weights(own, program, machine, seeking, keep_order, pins)
     enough = None if found.enough is None else found.enough + own.resident
     capacity = min(UNLIMITED, found.capacity + own.resident)
     return replace(found, capacity=capacity, need=found.need + own.resident, enough=enough)
@@ -192,38 +214,37 @@ def _beside_weights(
     own: ProgramAllocation,
     program: Program,
     machine: Machine,
-    clock: _Clock,
+    seeking: _Seeking,
     keep_order: bool,
     pins: Pins,
-    seed: int,
 ) -> Fits:
     """The answer about all but the weights that are kept in the arena."""
-    found = _placed(own, clock.left(0.3), seed)
+    found = _placed(own, seeking, 0.3)
     if keep_order or program.n_loops or pins:  # pins are about offsets in this very order
-        return _explained(own, found, clock, seed) if found.plan is None else found
+        return _explained(own, found, seeking) if found.plan is None else found
     ordered = PeakOrder(program, machine)
     bound = ordered.bound()
     if found.plan is not None or own.capacity is None:
         return replace(found, need=bound.value, proof=bound.method)
     if bound.value > own.capacity:
-        return _no_order(ordered, bound, found, clock, seed)
+        return _no_order(ordered, bound, found, seeking)
     # Without a limit, so that the least peak comes with a proof.
     free = PeakOrder(program, _with_home(machine, UNLIMITED))
-    best = solve(make_solver("order", "auto"), free, Budget(seconds=clock.left(0.5)), seed)
+    best = seeking.solve(free, 0.5, enough=own.capacity)
     if best.bound.value > own.capacity:
-        return _no_order(ordered, best.bound, found, clock, seed)
+        return _no_order(ordered, best.bound, found, seeking)
     if best.decision is not None and best.value is not None and best.value <= own.capacity:
         again = ProgramAllocation(program, machine, order=free.plan(best.decision).order)
-        other = _placed(again, clock.left(0.8), seed)
+        other = _placed(again, seeking, 0.8)
         if other.plan is not None:
             return replace(other, need=best.bound.value, proof=best.bound.method)
     return replace(found, answer=None, need=best.bound.value, proof=best.bound.method)
 
 
-def _placed(problem: Allocation, seconds: float, seed: int) -> Fits:
+def _placed(problem: Allocation, seeking: _Seeking, share: float) -> Fits:
     """Yes if offsets are found; else not known yet, or 'no' by a complete search."""
     name = problem.machine.memories[problem.machine.home[0]].name
-    solution = solve(make_solver("allocation", "auto"), problem, Budget(seconds=seconds), seed)
+    solution = seeking.solve(problem, share)
     capacity = UNLIMITED if problem.capacity is None else problem.capacity
     unknown = Fits(None, name, capacity, solution.bound.value, solution.bound.method)
     if solution.decision is None:
@@ -234,15 +255,15 @@ def _placed(problem: Allocation, seconds: float, seed: int) -> Fits:
     return replace(unknown, answer=True, enough=solution.value, plan=plan)
 
 
-def _explained(problem: Allocation, found: Fits, clock: _Clock, seed: int) -> Fits:
+def _explained(problem: Allocation, found: Fits, seeking: _Seeking) -> Fits:
     """Who is to blame in this order, if the search has proved it."""
     assert problem.capacity is not None
     if found.answer is not False:
         return found
-    blame: Blame = explain_infeasible(problem, min(BLAME_SECONDS, clock.left()), seed)
+    blame: Blame = explain_infeasible(problem, min(BLAME_SECONDS, seeking.left()), seeking.seed)
     rows = blame.buffers.tolist()
     named = [(problem.buffers.ids[b], int(problem.buffers.size[b])) for b in rows]
-    least = _least(Allocation(problem.buffers), clock, seed)
+    least = _least(Allocation(problem.buffers), seeking)
     need = max(problem.capacity + 1, blame.alive)
     if least is not None and least[1] > need:
         need = least[1]
@@ -256,18 +277,18 @@ def _explained(problem: Allocation, found: Fits, clock: _Clock, seed: int) -> Fi
     )
 
 
-def _no_order(ordered: PeakOrder, bound: Bound, found: Fits, clock: _Clock, seed: int) -> Fits:
+def _no_order(ordered: PeakOrder, bound: Bound, found: Fits, seeking: _Seeking) -> Fits:
     """No order helps: the op that holds most alone, if that is the proof, and what would be enough."""
     program, free = ordered.program, _with_home(ordered.machine, UNLIMITED)
     in_order = ProgramAllocation(program, free)
-    least = _least(in_order, clock, seed)
+    least = _least(in_order, seeking)
     if least is None or least[0] > bound.value:
         orders = PeakOrder(program, free)
-        best = solve(make_solver("order", "auto"), orders, Budget(seconds=clock.left(0.5)), seed)
+        best = seeking.solve(orders, 0.5)
         bound = max(bound, best.bound, key=lambda each: each.value)
         if best.decision is not None:
             in_order = ProgramAllocation(program, free, order=orders.plan(best.decision).order)
-            other = _least(in_order, clock, seed)
+            other = _least(in_order, seeking)
             least = min((each for each in (least, other) if each is not None), default=None)
     op, tensors = _widest(ordered) if bound.method == OP_BOUND else _alive(in_order)
     return replace(
@@ -282,9 +303,9 @@ def _no_order(ordered: PeakOrder, bound: Bound, found: Fits, clock: _Clock, seed
     )
 
 
-def _least(problem: Allocation, clock: _Clock, seed: int) -> tuple[int, int] | None:
+def _least(problem: Allocation, seeking: _Seeking) -> tuple[int, int] | None:
     """(least capacity found, bound) in one order."""
-    solution = solve(make_solver("allocation", "auto"), problem, Budget(seconds=clock.left(0.5)), seed)
+    solution = seeking.solve(problem, 0.5)
     return None if solution.value is None else (solution.value, solution.bound.value)
 
 
@@ -327,7 +348,7 @@ class _First(Observer):
         self.stop = True
 
 
-def _in_memories(program: Program, machine: Machine, clock: _Clock, seed: int) -> Fits:
+def _in_memories(program: Program, machine: Machine, seeking: _Seeking) -> Fits:
     """Several memories, or several devices: any sound plan is a yes."""
     names = ", ".join(memory.name for memory in machine.memories)
     capacity = min(UNLIMITED, sum(memory.capacity for memory in machine.memories))
@@ -336,7 +357,7 @@ def _in_memories(program: Program, machine: Machine, clock: _Clock, seed: int) -
         problem = GraphOptimization(program, machine)
         if problem.no_plan is not None:
             return replace(unknown, answer=False, any_order=True, proof=problem.no_plan)
-        found = solve(make_solver("graph", "auto"), problem, Budget(seconds=clock.left()), seed, _First())
+        found = seeking.solve(problem, 1.0, _First())
         plan = None if found.decision is None else problem.plan(found.decision)
         return unknown if plan is None else replace(unknown, answer=True, plan=plan)
     for plan in (Plan(), first_fit(program, machine)):
@@ -422,11 +443,7 @@ def judge_placement(problem: Allocation, solution: Solution, seconds: float | No
             number=len(violations),
             remedy="report this as a bug",
         )
-    interrupted = Interrupted(
-        f"{problem.name}: interrupted, the best so far is kept",
-        object=problem.name,
-        number=solution.value,
-        remedy="go on with --resume",
-    )
-    baseline = solve(SizeFirstFit(), Allocation(problem.buffers), Budget())
+    interrupted = Interrupted.of(problem.name, solution)
+    left = None if seconds is None else max(_BASELINE_SECONDS, seconds - solution.seconds)
+    baseline = solve(SizeFirstFit(), Allocation(problem.buffers), Budget(seconds=left))
     return Placement(problem, solution, plan, baseline, interrupted if solution.interrupted else None)

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,8 @@ from loadmaster.program.measured_costs import MeasuredCosts, costless_hash
 from loadmaster.program.program import Program
 from loadmaster.program.repeats import repeat
 from loadmaster.runs import RunFolder
+from loadmaster.runs.bank import Bank, open_bank
+from loadmaster.runs.folder import resume_line
 from loadmaster.search.evaluator import EXECUTOR, CommandEvaluator, Measures, RecordedEvaluator
 from loadmaster.search.kind import Known, ProblemKind
 from loadmaster.search.measuring import Measuring
@@ -84,6 +85,7 @@ def plan(
     workers: str | None = None,
     run: str | Path | None = None,
     out: str | Path | None = None,
+    bank: Bank | str | Path | None = None,
 ) -> Result:
     """Plan a program on a machine: choose and make the problem, solve it, check the plan, compare it.
 
@@ -111,6 +113,8 @@ def plan(
       workers: who evaluates: 'local:N', 'ray:N' or 'ray://HOST:PORT'.
       run: keep a run folder in this folder.
       out: write the plan's file here.
+      bank: a folder of answers: the same question is answered from there, a like one begins with its plan, and the
+        answer is kept.
 
     Returns:
       the plan beside known methods' plans and the bound; `error` says why there is none.
@@ -145,6 +149,7 @@ def plan(
         out=None if out is None else Path(out),
         exact_seconds=exact_seconds,
         workers=workers,
+        bank=open_bank(bank),
         source=program if isinstance(program, str) else "",
     )
     return solve_request(request, search)
@@ -377,7 +382,11 @@ def find_known(problem: Problem, source: str = "") -> tuple[list[Known], Bound]:
 
 
 def check_fit(
-    request: PlanRequest, seconds: float | None, source: str, out: Path | None = None
+    request: PlanRequest,
+    seconds: float | None,
+    source: str,
+    out: Path | None = None,
+    bank: Bank | None = None,
 ) -> tuple[Fits, Program]:
     """Whether the program of a request fits its machine; and the program that this is about. The plan that
     shows it is written to `out`; `source`: the model as the user named it."""
@@ -388,7 +397,7 @@ def check_fit(
             problem = Allocation(problem.buffers, UNLIMITED - 1, problem.name)
         request.say(f"{source}: do {len(problem.buffers):,} buffers fit?")
         program, machine = problem.program, problem.machine
-        found = buffers_fit(problem, limit, request.seed)
+        found = buffers_fit(problem, limit, request.seed, bank)
     else:
         machine = request.own_machine
         program = request.load_program(machine)
@@ -396,41 +405,33 @@ def check_fit(
         request.say(f"{source} on {machine.name}: does it fit? Offsets{order} are decided")
         pins = request.resolve_pins(program, machine)
         found = fits(
-            program, machine, seconds=limit, keep_order=request.keep_order, pins=pins, seed=request.seed
+            program,
+            machine,
+            seconds=limit,
+            keep_order=request.keep_order,
+            pins=pins,
+            seed=request.seed,
+            bank=bank,
         )
+    for warning in [] if bank is None else bank.warnings:
+        request.say(f"warning: {warning}")
     if found.plan is not None and out is not None:
         write_plan(found.plan, program, machine, out)
     return found, program
 
 
 def resume_problem(
-    run: Path, request: PlanRequest, source: ProgramSource, evaluator: str | None, typed: Sequence[str]
+    run: Path, evaluator: str | None = None, request: PlanRequest | None = None, source: Any = None
 ) -> Problem:
-    """The problem of a run, if it is about this model and the request says nothing else of it. One that measured
-    needs its evaluator again: a folder may come from anyone, so that the command that it names is only run by who
-    types it. `typed`: the model and its options, for the message that says so."""
-    if request.says_what:
-        raise BadRequest(
-            "--resume takes machine, capacities, objective, problem, pins, recomputing and noise from the run",
-            object="--resume",
-            remedy="leave them out",
-        )
+    """The problem of a run, which has all of it. One that measured needs its evaluator again: a folder may come
+    from anyone, so that the command that it names is only run by who types it. Where a `request` is given all the
+    same, it must say nothing of the problem, and its `source` be of the same program."""
     RunFolder.open(run)  # says what is wrong with the folder, if anything is
     problem = load_problem(run)
-    program = source.load(problem.machine)
-    repeats = problem.program.repeats
-    if repeats is not None and repeats.base == costless_hash(program):
-        program = repeat(program, repeats.ops).program
-    # The run has its measured times: they need not be given again.
-    theirs = costless_hash(problem.program) if program.costs is None else problem.program.hash
-    if theirs != program.hash:
-        raise BadRequest(
-            f"run '{run}' is not about '{program.name}' but '{problem.program.name}'",
-            object=str(run),
-            remedy="give the model that it was started with",
-        )
+    if request is not None:
+        _check_resumed(run, problem, request, source)
     if isinstance(problem, Measuring):
-        _measure_again(problem, run, evaluator, typed)
+        _measure_again(problem, run, evaluator)
     elif evaluator is not None:
         raise BadRequest(
             f"run '{run}' was simulated, not measured",
@@ -441,7 +442,28 @@ def resume_problem(
     return problem
 
 
-def _measure_again(problem: Measuring, run: Path, evaluator: str | None, typed: Sequence[str]) -> None:
+def _check_resumed(run: Path, problem: Problem, request: PlanRequest, source: ProgramSource) -> None:
+    if request.says_what:
+        raise BadRequest(
+            "--resume takes machine, capacities, objective, problem, pins, recomputing and noise from the run",
+            object="--resume",
+            remedy="leave them out",
+        )
+    program = source.load(problem.machine)
+    repeats = problem.program.repeats
+    if repeats is not None and repeats.base == costless_hash(program):
+        program = repeat(program, repeats.ops).program
+    # The run has its measured times: they need not be given again.
+    theirs = costless_hash(problem.program) if program.costs is None else problem.program.hash
+    if theirs != program.hash:
+        raise BadRequest(
+            f"run '{run}' is not about '{program.name}' but '{problem.program.name}'",
+            object=str(run),
+            remedy=f"give the model that it was started with, or none: {resume_line(run)}",
+        )
+
+
+def _measure_again(problem: Measuring, run: Path, evaluator: str | None) -> None:
     recorded = problem.gauge.evaluator
     assert isinstance(recorded, RecordedEvaluator)
     if recorded.name.startswith(EXECUTOR):
@@ -451,13 +473,13 @@ def _measure_again(problem: Measuring, run: Path, evaluator: str | None, typed: 
             remedy="start another run",
         )
     if evaluator is None:
-        words = ["loadmaster", "plan", *typed, "--resume", str(run), "--evaluator", recorded.name]
+        words = f"{resume_line(run)} --evaluator {shlex.quote(recorded.name)}"
         shortened = "" if recorded.command else ", with its folders: a run keeps no absolute paths"
         raise BadRequest(
             f"run '{run}' would run the command '{recorded.name}', which it does only if you give it again",
             object="--evaluator",
             number=recorded.name,
-            remedy=f"type {shlex.join(words)}{shortened}",
+            remedy=f"type {words}{shortened}",
         )
     problem.measure_with(CommandEvaluator(evaluator, recorded.timeout_s))
 
@@ -465,24 +487,3 @@ def _measure_again(problem: Measuring, run: Path, evaluator: str | None, typed: 
 def solve_resumed(problem: Problem, search: SearchOptions) -> Result:
     """Go on with the run of a problem of `resume_problem`."""
     return solve_problem(KINDS[problem.kind], problem, search)
-
-
-def resumed_costs(problem: Problem, run: Path, source: ModelSource) -> Path | None:
-    """The cost table that later commands have to be given: the run itself has the times."""
-    if source.costs is not None or problem.program.costs is None:
-        return source.costs
-    costs = _recorded_costs(run) or ("COSTS.json" if source.is_function else None)
-    return None if costs is None else Path(costs)
-
-
-def _recorded_costs(run: Path) -> str | None:
-    """The name of the cost table that a run was started with; a run does not say in which folder it was."""
-    about = RunFolder.open(run).about
-    if isinstance(about.get("model"), dict):
-        costs = about["model"].get("costs")
-        return None if costs is None else str(costs)
-    # Runs of earlier versions have their command alone.
-    words = [str(word) for word in about["command"]]
-    given = [word for option, word in pairwise(words) if option == "--costs"]
-    given += [word.partition("=")[2] for word in words if word.startswith("--costs=")]
-    return given[-1] if given else None

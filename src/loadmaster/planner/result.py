@@ -15,7 +15,7 @@ from loadmaster.program.program import Program
 from loadmaster.runs.history import compute_gap
 from loadmaster.search.kind import Row
 from loadmaster.search.problem import Bound, Problem
-from loadmaster.search.solver import Solution, Status
+from loadmaster.search.solver import Recalled, Solution, Status
 from loadmaster.simulate import Timeline, simulate
 
 
@@ -29,13 +29,22 @@ class Result:
     solution: Solution
     solver: str
     plan: Plan | None
+    origin: str
+    """Whose plan it is: the solver's, or the known method's or optimum's row that is better."""
     value: int | None
+    """The plan's."""
     unit: str
     """Of values: 'ps' or 'bytes'"""
     bound: Bound
     """No plan of this problem has a value below it; of measured values, 0."""
     rows: list[Row]
     """Known methods' plans, the solver's, the optimum where it is known, the bound."""
+    before: str | None = None
+    """The baseline that plans are held against: what the user has today, or has named."""
+    space: str = ""
+    """The plans that the bound, and 'optimal', are about."""
+    left_out: str = ""
+    """What none of them does, though another plan might gain by it."""
     places: list[dict[str, Any]] = field(default_factory=list)
     """How full memories get, or how busy devices are."""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -64,7 +73,11 @@ class Result:
     @property
     def status(self) -> Status:
         """What is known of the plan."""
-        return self.solution.status
+        if self.plan is None or self.origin == self.solver:
+            return self.solution.status
+        return (
+            Status.OPTIMAL if self.value is not None and self.value <= self.bound.value else Status.FEASIBLE
+        )
 
     @property
     def gap(self) -> float | None:
@@ -83,6 +96,11 @@ class Result:
     def run(self) -> Path | None:
         """The run's folder, where one was written."""
         return self.solution.run
+
+    @property
+    def recalled(self) -> Recalled | None:
+        """What came from a bank of plans, if anything did."""
+        return self.solution.recalled
 
     @property
     def warnings(self) -> list[str]:

@@ -16,9 +16,12 @@ from loadmaster.machine import Machine, load_machine
 from loadmaster.offload.kind import kernel_room, with_shares
 from loadmaster.program.importers import ImportOptions
 from loadmaster.program.measured_costs import apply_costs, read_costs
-from loadmaster.program.models import load_model
+from loadmaster.program.models import is_workload, load_model
 from loadmaster.program.program import Program
 from loadmaster.program.zoo import MODELS, is_cached
+from loadmaster.runs.folder import RunFolder, is_run
+from loadmaster.search.problem import Problem
+from loadmaster.search.registry import load_problem
 from loadmaster.search.request import BadRequest, Capacity, has_shares, say_nothing, with_bytes
 from loadmaster.units import UNLIMITED
 
@@ -27,7 +30,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A name of the zoo, a file, or 'module:function'; and how it is read. It is a `ProgramSource`."""
+    """A name of the zoo, a file, 'module:function', or the folder of a run, whose program it then is; and how it is
+    read. It is a `ProgramSource`."""
 
     name: str
     format: str | None = None
@@ -51,14 +55,22 @@ class ModelSource:
     @property
     def is_function(self) -> bool:
         """Whether it may be a PyTorch 'module:function': then the executor can run it."""
-        module, colon, _ = self.name.partition(":")
         return (
             self.format in (None, "torch")
-            and bool(colon)
+            and ":" in self.name
             and not self.options.args
-            and module not in MODELS
+            and not is_workload(self.name)
+            and not is_run(self.name)
             and not Path(self.name).is_file()
         )
+
+    @cached_property
+    def of_run(self) -> Problem | None:
+        """The problem of the run that the name is the folder of."""
+        if not is_run(self.name):
+            return None
+        RunFolder.open(Path(self.name))  # says what is wrong with it, if anything is
+        return load_problem(Path(self.name))
 
     @property
     def _must_run(self) -> bool:
@@ -74,6 +86,8 @@ class ModelSource:
     def load(self, machine: Machine | None = None) -> Program:
         """The Program. For a machine whose ops work in its first memory alone, a PyTorch module is read as the
         executor would run it. Raises `BadProgram` if there is none, and says what would help."""
+        if self.of_run is not None:
+            return self.of_run.program
         program = self._capture(machine) or self._import()
         if self.costs is None:
             return program
@@ -93,10 +107,18 @@ class ModelSource:
 
     def machine(self, name: str | None) -> Machine:
         """The machine of this name, or the one that the model is meant for."""
+        if name is None and self.of_run is not None:
+            return self.of_run.machine
         stem = self.name.partition(":")[0]
         if name is None and Path(self.name).suffix.lower() == ".json":
             return load_machine(self.name)  # a graph that has its own
-        if name is None and stem not in MODELS:
+        if name is None and Path(self.name).is_dir():
+            raise BadRequest(
+                f"'{self.name}' is a folder, and no run",
+                object=self.name,
+                remedy=f"give one of the runs in it: 'loadmaster runs {self.name}' lists them",
+            )
+        if name is None and not is_workload(self.name):
             raise BadRequest(
                 f"there is no machine for '{self.name}'",
                 object="--machine",
@@ -161,7 +183,7 @@ class ModelSource:
 
     def _takes_a_while(self) -> bool:
         """Whether a workload has to be traced before it can be loaded."""
-        if self.name.partition(":")[0] not in MODELS or Path(self.name).exists():
+        if not is_workload(self.name) or Path(self.name).exists():
             return False
         try:
             return not is_cached(self.name)

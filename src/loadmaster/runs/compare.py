@@ -12,7 +12,7 @@ from loadmaster.files import read_regular
 from loadmaster.json_text import read_json
 from loadmaster.plan import load_plan
 from loadmaster.runs.folder import RunFolder, check_plain_file
-from loadmaster.runs.history import History, compute_gap
+from loadmaster.runs.history import History, compute_gap, find_handed_over
 from loadmaster.runs.log import BadRun
 from loadmaster.search.problem import Problem
 from loadmaster.search.registry import load_problem
@@ -148,6 +148,8 @@ class Side:
     problem: Problem | None = None
     value: int | None = None
     bound: int | None = None
+    origin: str | None = None
+    """Of a run: who has found the plan that it hands over."""
 
     @property
     def name(self) -> str:
@@ -206,21 +208,27 @@ def score_alone(a: Side, b: Side) -> None:
 
 
 def find_when_reached(side: Side, other: Side) -> tuple[int | None, float | None]:
-    """Evaluations and seconds after which a run was as good as the other side's best."""
+    """Evaluations and seconds after which a run was as good as the other side's best; a known method's plan that it
+    hands over was there before the search."""
     if side.history is None or other.value is None:
         return None, None
+    for line in side.history.of("baseline"):
+        if line["name"] == side.origin and line["value"] <= other.value:
+            return int(line["evals"]), float(line["t"])
     return side.history.find_when_reached(other.value) or (None, None)
 
 
 def _run_side(run: RunFolder) -> Side:
-    history = History(run.read_log().lines)
-    document = None
-    if history.result is not None:
-        document = _document(check_plain_file(run.path / "plans" / f"{history.result['plan']}.json"))
-    bound = None if history.bound is None else history.bound.value
-    return Side(
-        run.path, run.about["keys"], document, history, load_problem(run.path), history.result_value, bound
-    )
+    history, problem = History(run.read_log().lines), load_problem(run.path)
+    side = Side(run.path, run.about["keys"], None, history, problem)
+    side.bound = None if history.bound is None else history.bound.value
+    found = find_handed_over(run, history, problem)
+    if found is not None:
+        known, beside = found
+        file = run.plan_file if beside is not None else run.path / "plans" / f"{known.plan}.json"
+        side.document = _document(check_plain_file(file))
+        side.value, side.origin = known.value, known.origin
+    return side
 
 
 def _score(side: Side, problem: Problem) -> None:

@@ -2,8 +2,9 @@
 
 | file | content |
 | --- | --- |
-| `run.json` | command, versions, kind of computer, solver, seed, budget, keys; written last |
+| `run.json` | command, model, versions, kind of computer, solver, options, seed, budget, keys; written last |
 | `program.npz`, `machine.toml` | what was solved, and the problem's own files |
+| `costs.json` | the table of measured op times, where one was given |
 | `log.jsonl` | what happened (`loadmaster.runs.log`) |
 | `plans/HASH.json`, `best.json` | each improvement, and a copy of the latest |
 | `checkpoints/N/` | where the solver can go on (`loadmaster.runs.checkpoint`) |
@@ -15,14 +16,17 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
 import json
 import os
 import re
+import shlex
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadmaster.files import naming, replacing
+from loadmaster.files import naming, read_regular, replacing
 from loadmaster.machine.presets import standalone_text
 from loadmaster.machine.toml import parse_machine
 from loadmaster.plan import Plan, load_plan, plan_to_json
@@ -45,6 +49,11 @@ _REQUIRED = {
 }
 
 
+CHAMPION = "champion.json"
+"""The plan that is handed over, where that is not one of the log: measured again, or an optimum found beside it."""
+COSTS = "costs.json"
+
+
 def utc() -> str:
     """Now, as ISO 8601."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -63,8 +72,22 @@ class RunFolder:
     def name(self) -> str:
         return self.path.name
 
+    @property
+    def plan_file(self) -> Path:
+        """The plan that the run hands over."""
+        champion = self.path / CHAMPION
+        return check_plain_file(champion if champion.exists() else self.path / "best.json")
+
+    @property
+    def costs(self) -> Path | None:
+        """The table of measured op times that the model was read with."""
+        path = self.path / COSTS
+        return check_plain_file(path) if path.exists() else None
+
     @classmethod
-    def create(cls, parent: Path, problem: Problem, about: dict[str, Any]) -> RunFolder:
+    def create(
+        cls, parent: Path, problem: Problem, about: dict[str, Any], costs: Path | None = None
+    ) -> RunFolder:
         """A new folder below `parent`, and its log, open for writing."""
         parent.mkdir(parents=True, exist_ok=True)
         program, machine = problem.program, problem.machine
@@ -75,6 +98,8 @@ class RunFolder:
             save_program(program, path / "program.npz")
             _save_machine(problem, path / "machine.toml")
             problem.save(path)
+            if costs is not None:
+                shutil.copyfile(costs, path / COSTS)
         (path / "plans").mkdir()
         (path / "checkpoints").mkdir()
         log = Log(path / "log.jsonl", create=True)
@@ -138,6 +163,65 @@ class RunFolder:
                 remedy="restore the file from a copy",
             )
         return plan
+
+
+def is_run(path: str | Path) -> bool:
+    """Whether a path is the folder of a run."""
+    return Path(path).is_dir() and (Path(path) / "run.json").exists()
+
+
+def resume_line(run: Path) -> str:
+    """The command that goes on with a run."""
+    return shlex.join(["loadmaster", "resume", str(run)])
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def kept_before(about: dict[str, Any]) -> str | None:
+    """The known method that a run's plans are held against."""
+    options = about.get("options")
+    name = options.get("before") if isinstance(options, dict) else None
+    return name if isinstance(name, str) else None
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """The file of the model that a run is about, as it was when the run began."""
+
+    path: Path
+    sha256: str
+
+    def check(self, run: Path, remedy: str) -> None:
+        """Raise `BadRun` unless the file is here, and as it was."""
+        said = f"the model of run '{run}', '{self.path}' (SHA-256 {self.sha256[:16]}…),"
+        if not self.path.is_file():
+            raise BadRun(
+                f"{said} is not in this folder", object=str(self.path), number=self.sha256, remedy=remedy
+            )
+        changed = self.change()
+        if changed is not None:
+            raise BadRun(f"{said} {changed}", object=str(self.path), number=self.sha256, remedy=remedy)
+
+    def change(self) -> str | None:
+        """That the file has changed since, if it is here and has."""
+        now = hash_file(self.path) if self.path.is_file() else self.sha256
+        return None if now == self.sha256 else f"has changed since: it is {now[:16]}… now"
+
+
+def model_file(about: dict[str, Any]) -> ModelFile | None:
+    """The file that a run's `run.json` says its model was; None: none, or it does not say."""
+    model = about.get("model")
+    file = model.get("file") if isinstance(model, dict) else None
+    if not isinstance(file, dict):
+        return None
+    path, digest = file.get("path"), file.get("sha256")
+    if not isinstance(path, str) or not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
+        return None
+    return ModelFile(Path(path), digest)
 
 
 def check_plain_file(path: Path) -> Path:
@@ -208,7 +292,7 @@ def _read_about(path: Path) -> dict[str, Any]:
             remedy="start it again",
         )
     try:
-        about = json.loads(check_plain_file(file).read_bytes()[:_MOST_BYTES])
+        about = json.loads(read_regular(check_plain_file(file), _MOST_BYTES))
     except (ValueError, RecursionError, OSError) as error:
         raise BadRun(
             f"'{file}' can't be read: {error}", object=str(file), remedy="restore the file from a copy"

@@ -1,13 +1,18 @@
-"""`History`: what a log tells as a whole, and whether its lines agree with one another."""
+"""`History`: what a log tells as a whole, and whether its lines agree with one another; what a run hands over."""
 
 from __future__ import annotations
 
+import filecmp
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+from loadmaster.plan import Plan, load_plan
+from loadmaster.runs.folder import CHAMPION, RunFolder, check_plain_file
 from loadmaster.runs.log import Line, compute_digest
-from loadmaster.search.problem import Bound
+from loadmaster.search.problem import Bound, Problem
+from loadmaster.search.registry import load_problem
 from loadmaster.search.solver import Budget
 
 
@@ -56,6 +61,18 @@ class History:
         return self.choice or self.best
 
     @property
+    def baseline(self) -> Line | None:
+        """The best of known methods' plans, if it is better than whatever the solver has found."""
+        line = min(self.of("baseline"), key=lambda line: int(line["value"]), default=None)
+        return line if line is not None and (self.value is None or line["value"] < self.value) else None
+
+    @property
+    def handed_over(self) -> Line | None:
+        """The line of the best plan that is known, whoever it is from. Of values that were measured only the
+        solver's count: one measurement of a baseline says little."""
+        return self.baseline or self.result
+
+    @property
     def result_value(self) -> int | None:
         return None if self.result is None else int(self.result["value"])
 
@@ -67,10 +84,6 @@ class History:
     def bound(self) -> Bound | None:
         lines = self.of("bound")
         return Bound(lines[-1]["value"], lines[-1]["method"]) if lines else None
-
-    @property
-    def gap(self) -> float | None:
-        return compute_gap(self.result_value, None if self.bound is None else self.bound.value)
 
     @property
     def optimal(self) -> bool:
@@ -117,6 +130,78 @@ class History:
             return None
         evaluations = next(number for number, found in self.curve if found <= value)
         return evaluations, float(line["t"])
+
+
+@dataclass(frozen=True)
+class HandedOver:
+    """The plan that a run is for: the best one known, whoever it is from."""
+
+    value: int
+    origin: str
+    """The solver, a known method beside it, or 'optimum', found for comparison: as `plan` says it."""
+    plan: str
+    """Its hash."""
+
+
+def find_handed_over(
+    run: RunFolder, history: History, problem: Problem | None = None
+) -> tuple[HandedOver, Plan | None] | None:
+    """What a run hands over, and the plan itself where it is not one of the log. `problem`: the run's, where it is
+    known already.
+
+    Known methods are candidates where `best.json` says so: of measured values only the solver's count, and runs of
+    earlier versions have their solver's plan there.
+    """
+    line, known = history.result, history.baseline
+    if known is not None and _is_best(run, str(known["plan"])):
+        line = known
+    if line is None:
+        return None
+    solver = str(run.about["solver"].get("name"))
+    found = HandedOver(int(line["value"]), str(line["name"]) if line is known else solver, str(line["plan"]))
+    champion = run.path / CHAMPION
+    if champion.exists():
+        problem = problem or load_problem(run.path)
+        plan = load_plan(check_plain_file(champion), problem.program, problem.machine)
+        value = problem.value_of(plan) if problem.repeatable and not problem.violations(plan) else None
+        if value is not None and value < found.value:
+            return HandedOver(value, "optimum", plan.hash), plan
+    return found, None
+
+
+def _is_best(run: RunFolder, plan_hash: str) -> bool:
+    """Whether `best.json` is a copy of a stored plan."""
+    best, stored = run.path / "best.json", run.path / "plans" / f"{plan_hash}.json"
+    if not best.exists() or not stored.exists():
+        return False
+    return filecmp.cmp(check_plain_file(best), check_plain_file(stored), shallow=False)
+
+
+def describe_run(run: RunFolder, history: History) -> dict[str, Any]:
+    """A run in one row: what was asked, how it stands, and the value of the plan that it hands over."""
+    about, found = run.about, find_handed_over(run, history)
+    names, kind = about["names"], about["keys"].get("problem")
+    value = None if found is None else found[0].value
+    bound = None if history.bound is None else history.bound.value
+    return {
+        "run": run.path.name or str(run.path),
+        "program": str(names.get("program")),
+        "machine": str(names.get("machine")),
+        "problem": str(kind.get("kind")) if isinstance(kind, dict) else "None",
+        "solver": str(about["solver"].get("name")),
+        "seed": about["seed"],
+        "started": about["created"],
+        "unit": about["unit"],
+        "value": value,
+        "origin": None if found is None else found[0].origin,
+        "solver_value": history.result_value,
+        "plan": None if found is None else found[0].plan,
+        "bound": bound,
+        "gap": compute_gap(value, bound),
+        "evaluations": history.evaluations,
+        "seconds": history.seconds,
+        "state": history.state,
+    }
 
 
 def read_budget(line: Line) -> Budget:

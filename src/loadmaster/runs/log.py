@@ -16,14 +16,16 @@ import math
 import os
 import re
 import threading
+import time
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from loadmaster.errors import LoadmasterError
-from loadmaster.files import naming
+from loadmaster.files import naming, open_regular
+from loadmaster.units import show_bytes
 
 try:
     import fcntl
@@ -36,6 +38,9 @@ CHECKPOINT_PATH = re.compile(r"checkpoints/(0|[1-9][0-9]{0,11})")
 DURABLE = {"improve", "choose", "bound", "checkpoint", "stop"}
 """Events after which the line is on the disk, not only with the operating system."""
 _MOST_BYTES = 2**31
+_MOST_WHOLE = 2**63
+_LOOKS, _LOOK_SECONDS = 3, 0.01
+"""So often, so far apart, a writer tries to get the lock."""
 
 _EVENTS: dict[str, dict[str, str]] = {
     "start": {"utc": "text", "keys": "object", "from_checkpoint": "path?", "from_evals": "count"},
@@ -174,13 +179,106 @@ def _holds(value: Any, kind: str) -> bool:
         case "path":
             return isinstance(value, str) and CHECKPOINT_PATH.fullmatch(value) is not None
         case "whole":
-            return type(value) is int
+            return type(value) is int and abs(value) < _MOST_WHOLE
         case "count":
-            return type(value) is int and value >= 0
+            return type(value) is int and 0 <= value < _MOST_WHOLE
         case "time":
             return type(value) in (int, float) and math.isfinite(value) and value >= 0
         case _:
             return type(value) in (int, float) and math.isfinite(value)
+
+
+class LogFollower:
+    """A log that somebody else is writing, read as it grows: each look takes what is new.
+
+    Of what was read it keeps the lines that tell how the run stands, not every checkpoint and measurement.
+    """
+
+    KEPT = frozenset({"start", "resume", "baseline", "bound", "improve", "choose", "error", "stop"})
+    MOST_BYTES = 2**28
+    CHUNK = 2**22
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._forget()
+
+    def _forget(self) -> None:
+        self._kept: list[Line] = []
+        self._last: Line | None = None
+        self._count = self._end = 0
+        self._tail = b""
+        """The last line that was read. It has the digest of all before it: as long as it is there, so are they."""
+        self.per_second: float | None = None
+        """Evaluations a second, as the latest line of progress has it."""
+
+    def read(self) -> list[Line]:
+        """The lines that are kept and the latest one, of a log as it is now."""
+        if self._path.is_symlink():
+            raise BadRun(
+                f"log '{self._path}' is a link", object=str(self._path), remedy="put the file itself there"
+            )
+        try:
+            with open_regular(self._path, self.MOST_BYTES) as file:
+                file.seek(self._end - len(self._tail))
+                if file.read(len(self._tail)) != self._tail:  # 'resume' has cut it off, or it is another file
+                    self._forget()
+                    file.seek(0)
+                self._take(file)
+        except OSError as error:
+            raise BadRun(
+                f"log '{self._path}' can't be followed: {error.strerror}",
+                object=str(self._path),
+                remedy="see 'loadmaster runs'",
+            ) from None
+        known = self._last is None or (self._kept and self._kept[-1] is self._last)
+        return [*self._kept] if known or self._last is None else [*self._kept, self._last]
+
+    def _take(self, file: BinaryIO) -> None:
+        rest = b""
+        while chunk := file.read(self.CHUNK):
+            *pieces, rest = (rest + chunk).split(b"\n")
+            for number, piece in enumerate(pieces, 1):
+                line = _parsed(piece)
+                if line is None and number == len(pieces) and not rest and not file.read(1):
+                    return  # torn, or not whole yet
+                self._add(piece, line)
+            if len(rest) > self.CHUNK:
+                raise self._broken(f"it has more than {show_bytes(self.CHUNK)}")
+
+    def _add(self, piece: bytes, line: Line | None) -> None:
+        fault = "it is no JSON object" if line is None else _fault(line, self._count)
+        if line is None or fault is not None:
+            raise self._broken(fault)
+        self._count, self._end, self._tail = self._count + 1, self._end + len(piece) + 1, piece + b"\n"
+        self._last = line
+        if line["event"] in self.KEPT:
+            self._kept.append(line)
+        elif line["event"] == "progress":
+            self.per_second = line.get("evals_per_s")
+
+    def _broken(self, fault: str | None) -> BadRun:
+        number = self._count + 1
+        self._forget()
+        return BadRun(
+            f"log '{self._path}' is broken in line {number}: {fault}",
+            object=str(self._path),
+            number=number,
+            remedy="restore the file from a copy",
+        )
+
+
+def is_written(path: Path) -> bool | None:
+    """Whether a process has a log open for writing; None where that can't be known."""
+    if fcntl is None:
+        return None  # type: ignore[unreachable]
+    with open_regular(path, _MOST_BYTES) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # for a moment: closing lets it go
+        except BlockingIOError:
+            return True
+        except OSError:
+            return None  # a file system without locks
+        return False
 
 
 class Log:
@@ -245,16 +343,21 @@ class Log:
 def _lock(fd: int, path: Path) -> None:
     if fcntl is None:
         return  # type: ignore[unreachable]
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise BadRun(
-            f"run '{path.parent.name}' is being written by another process",
-            object=str(path.parent),
-            remedy="wait for it, or stop it",
-        ) from None
-    except OSError:
-        pass  # a file system without locks
+    for left in reversed(range(_LOOKS)):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if left:  # somebody may only be looking (`is_written`)
+                time.sleep(_LOOK_SECONDS)
+                continue
+            raise BadRun(
+                f"run '{path.parent.name}' is being written by another process",
+                object=str(path.parent),
+                remedy="wait for it, or stop it",
+            ) from None
+        except OSError:
+            return  # a file system without locks
 
 
 def _finite(value: Any) -> Any:

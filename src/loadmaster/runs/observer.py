@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from loadmaster.clock import now
 from loadmaster.plan.plan import Plan
 from loadmaster.runs.checkpoint import write_checkpoint
 from loadmaster.runs.folder import RunFolder
@@ -19,6 +20,9 @@ from loadmaster.search.solver import Meter, Observer, State
 
 _SLOW_CHECK = 0.05
 """Seconds; a check that takes longer is not made for every improvement of a burst."""
+_LAST_CHECKS = 3
+"""What follows a search takes about so many times as long as a check: the last plan is made, checked, simulated and
+written."""
 _CHECK_SHARE = 4
 """A slow check is followed by so many times its duration without one."""
 _CHECK_SECONDS_PER_TENSOR = 5e-5
@@ -39,6 +43,8 @@ class Standing:
     seconds_left: float | None
     """By the limit of seconds, or estimated from the evaluations left."""
     improvements: int
+    activity: str = ""
+    """What keeps it from evaluating plans just now, as 'compiling'."""
 
     @property
     def gap(self) -> float | None:
@@ -50,7 +56,46 @@ class Display(Protocol):
 
     def show(self, standing: Standing) -> None: ...
 
+    def doing(self, text: str) -> None:
+        """What goes on before and after the search; until something else is shown."""
+        ...
+
     def close(self) -> None: ...
+
+
+def _is_long_enough(evaluations: int, most: int, seconds: float) -> bool:
+    """Whether a pace tells when the end will be: early plans are improvements, which are checked and written, and slow."""
+    return evaluations >= most / 100 or seconds >= 10.0
+
+
+class Pace:
+    """Evaluations a second of the time in which plans are evaluated: set-up and compiling don't count, and neither do
+    the first evaluations, which come with them."""
+
+    def __init__(self, evaluations: int, seconds: float) -> None:
+        self._first, self._last, self._seconds = evaluations, evaluations, seconds
+        self._steps, self._active = 0, 0.0
+        self._quiet = 0.0
+        """Seconds since the last step, which count once the next one has come."""
+
+    def add(self, evaluations: int, seconds: float, activity: str) -> None:
+        """So many evaluations after so many seconds, with something else going on or nothing."""
+        if not activity:
+            self._quiet += seconds - self._seconds
+        self._seconds = seconds
+        if evaluations == self._last:
+            return
+        if self._steps == 0:
+            self._first = evaluations
+        else:
+            self._active += self._quiet
+        self._steps, self._last, self._quiet = self._steps + 1, evaluations, 0.0
+
+    @property
+    def per_second(self) -> float | None:
+        """None: not known yet."""
+        done, took = self._last - self._first, self._active + self._quiet / 2
+        return done / took if self._steps > 1 and took > 0.05 else None
 
 
 @dataclass(frozen=True)
@@ -83,6 +128,8 @@ class RunObserver(Observer):
         """What the solver ends with in place of the best; none once something better is found."""
         self.ahead: Best | None = None
         """What an earlier session had found beyond the checkpoint that this one goes on from."""
+        self.baseline: tuple[str, Best] | None = None
+        """The best of known methods' plans, with its name; of values that can be had again alone."""
         self.clocked = False
         """Whether a time limit may keep this session from coming so far again."""
         self.bound: Bound | None = None
@@ -99,14 +146,14 @@ class RunObserver(Observer):
         self._accepted: tuple[Decision | None, int | None] = (None, None)
         self._improvements = 0
         self._metrics: dict[str, float] = {}
-        self._since: tuple[int, float] | None = None
+        self._pace = Pace(0, 0.0)
         # The display is refreshed from another thread, which also writes lines of progress.
         self._lock = threading.RLock()
         self._stopped = False
 
     def begin(self, meter: Meter) -> None:
         """The meter is set up: take over what it has, and tell the bound."""
-        self._since = (meter.evaluations, meter.seconds)
+        self._pace = Pace(meter.evaluations, meter.seconds)
         expected = _CHECK_SECONDS_PER_TENSOR * self.problem.program.n_tensors
         if expected > _SLOW_CHECK:
             self._check_after = time.monotonic() + _CHECK_SHARE * expected
@@ -131,10 +178,10 @@ class RunObserver(Observer):
         if self.best is not None and meter.best_value >= self.best.value:
             self._accepted = (meter.best, meter.best_value)  # found again after a resume
             return
-        started = time.monotonic()
+        started, begun = time.monotonic(), now()
         plan = self.problem.plan(meter.best)
         violations = self.problem.violations(plan)
-        self.set_pace(started)
+        self.set_pace(meter, started, now() - begun)
         if violations:
             self._refuse(meter, plan, f"{len(violations)} violations, first {violations[0]}")
             return
@@ -168,16 +215,38 @@ class RunObserver(Observer):
                 )
             self._set_best(self.choice)
 
+    def take_baseline(self, name: str, best: Best) -> None:
+        """A known method's plan is a candidate too: until the solver has found a better one, it is in `best.json`."""
+        if not self.problem.repeatable or (
+            self.baseline is not None and self.baseline[1].value <= best.value
+        ):
+            return
+        self.baseline = (name, best)
+        ahead = self.ahead is not None and self.ahead.value <= best.value
+        if self.run is not None and self.better_baseline is not None and not ahead:
+            self.run.set_best(best.plan.hash)
+
+    @property
+    def better_baseline(self) -> tuple[str, Best] | None:
+        """The known method's plan that is better than all that the solver has found."""
+        if self.baseline is None or (self.best is not None and self.best.value <= self.baseline[1].value):
+            return None
+        return self.baseline
+
     def _set_best(self, best: Best) -> None:
-        """In `best.json`, unless it holds what is still to be found again."""
+        """In `best.json`, unless it holds what is still to be found again, or a better plan of a known method."""
         if self.ahead is not None and best.value <= self.ahead.value:
             self.ahead = None
         if self.run is not None and self.ahead is None:
-            self.run.set_best(best.plan.hash)
+            known = self.better_baseline
+            self.run.set_best((best if known is None else known[1]).plan.hash)
 
-    def set_pace(self, started: float) -> None:
-        """A check that began then is over: how long it took says when the next may be made."""
+    def set_pace(self, meter: Meter, started: float, seconds: float) -> None:
+        """A check that began then is over: how long it took says when the next may be made, and how much of the time
+        has to be kept back for the last one (`seconds`, by the clock of limits)."""
         took = time.monotonic() - started
+        if seconds > _SLOW_CHECK and meter.budget.seconds is not None:
+            meter.reserve = min(_LAST_CHECKS * seconds, meter.budget.seconds / 2)
         self._check_after = started + (1 + _CHECK_SHARE) * took if took > _SLOW_CHECK else 0.0
 
     def _accept(self, meter: Meter, best: Best, passed: list[tuple[int, int]]) -> None:
@@ -259,10 +328,10 @@ class RunObserver(Observer):
         self._metrics = dict(metrics)
         self.tick(meter)
 
-    def tick(self, meter: Meter) -> None:
+    def tick(self, meter: Meter, activity: str = "") -> None:
         """Show where the run stands, and log it now and then: more rarely in a long run."""
         with self._lock:
-            standing = self._standing(meter)
+            standing = self._standing(meter, activity)
             if self.run is not None and standing.seconds >= self._progress_after:
                 pause = min(10.0, max(1.0, standing.seconds / 60))
                 self._progress_after = standing.seconds + pause
@@ -285,15 +354,15 @@ class RunObserver(Observer):
         return self.run is not None and due and not meter.exhausted
 
     def checkpoint(self, meter: Meter, state: State) -> None:
-        now = time.monotonic()
+        at = time.monotonic()
         if self.run is None or not self.wants_checkpoint(meter):
             return
         self.settle(meter)
         with self._whole():
             path, sha256 = write_checkpoint(self.run, meter, state, self._identity)
             self.write(meter, "checkpoint", path=path, sha256=sha256, verdict="ok")
-        took = time.monotonic() - now
-        self._checkpoint_after = now + (
+        took = time.monotonic() - at
+        self._checkpoint_after = at + (
             max(self._checkpoint_seconds, 50 * took) if self._checkpoint_seconds else 0.0
         )
 
@@ -324,14 +393,18 @@ class RunObserver(Observer):
             None if self.best is None else self.best.value, None if self.bound is None else self.bound.value
         )
 
-    def _standing(self, meter: Meter) -> Standing:
+    def _standing(self, meter: Meter, activity: str) -> Standing:
         evaluations, seconds = meter.evaluations, meter.seconds
-        first = self._since or (0, 0.0)
-        span = seconds - first[1]
-        rate = (evaluations - first[0]) / span if span > 0.05 else None
-        left = [s for s in (meter.seconds_left,) if s is not None]
-        if meter.evaluations_left is not None and rate:
-            left.append(meter.evaluations_left / rate)
+        self._pace.add(evaluations, seconds, activity)
+        rate = self._pace.per_second
+        whole = meter.run_budget
+        left = [] if whole.seconds is None else [max(0.0, whole.seconds - seconds)]
+        if (
+            whole.evaluations is not None
+            and rate
+            and _is_long_enough(evaluations, whole.evaluations, seconds)
+        ):
+            left.append(max(0, whole.evaluations - evaluations) / rate)
         return Standing(
             self.problem.unit,
             None if self.best is None else self.best.value,
@@ -341,4 +414,5 @@ class RunObserver(Observer):
             rate,
             min(left, default=None) if all(map(math.isfinite, left)) else None,
             self._improvements,
+            activity,
         )

@@ -106,12 +106,11 @@ def _rescored(
 
 
 def _bound(problem: Problem, line: Line) -> Claim:
-    """A problem's own bound is made again; a solver's proof is held to the plans only."""
+    """A problem's own bound is made again; a solver's proof is held to the plans only. A lower one holds
+    too: an older version proved less."""
     own, fault = problem.bound(), None
-    if line["method"] == own.method and line["value"] != own.value:
+    if line["method"] == own.method and line["value"] > own.value:
         fault = f"bound claimed {line['value']}, now {own.value}"
-    elif line["value"] < own.value:
-        fault = f"bound claimed {line['value']}, below the problem's own {own.value}"
     return Claim(f"line {line['seq'] + 1}", "bound", None, line["value"], own.value, fault)
 
 
@@ -133,10 +132,11 @@ def _checkpoints(run: RunFolder, history: History) -> list[Claim]:
 
 def _best_file(run: RunFolder, problem: Problem, history: History) -> list[Claim]:
     unfinished = history.state in UNFINISHED
-    if history.result is None and not (unfinished and (run.path / "best.json").exists()):
+    line = history.handed_over if problem.repeatable else history.result
+    if line is None and not (unfinished and (run.path / "best.json").exists()):
         return []
-    named = None if history.result is None else history.result["plan"]
-    value = history.result_value
+    named = None if line is None else line["plan"]
+    value = None if line is None else int(line["value"])
     try:
         plan = load_plan(check_plain_file(run.path / "best.json"), problem.program, problem.machine)
     except LoadmasterError as error:
@@ -144,7 +144,10 @@ def _best_file(run: RunFolder, problem: Problem, history: History) -> list[Claim
         if history.state == "unfinished" and not (run.path / "best.json").exists():
             return []
         return [Claim("best.json", "best", named, value, None, error.message)]
-    earlier = [line["plan"] for line in history.improvements]
+    # Runs of earlier versions have what their solver found there, whatever was known beside it.
+    if history.result is not None and plan.hash == history.result["plan"]:
+        named, value = plan.hash, history.result_value
+    earlier = [line["plan"] for line in (*history.improvements, *history.of("baseline"))]
     if plan.hash == named or (unfinished and plan.hash in earlier):
         return [Claim("best.json", "best", plan.hash, value, value, None)]
     # An earlier session may have been further than the one that was interrupted last.

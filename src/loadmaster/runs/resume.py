@@ -27,6 +27,8 @@ from loadmaster.search.registry import make_labelled, solver_labels
 from loadmaster.search.solver import RENAMED_OPTIONS, Budget, Meter, Solution, Solver, State, Status
 
 RECALLED = 5
+BANK = "bank"
+"""The baseline that came from a bank of plans."""
 UNFIT = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 """What problems and solvers raise on a checkpoint's arrays that are not those they have written."""
 
@@ -123,14 +125,19 @@ class Begun(NamedTuple):
 
 
 def begin(
-    solver: Solver, problem: Problem, budget: Budget, observer: RunObserver, about: dict[str, Any]
+    solver: Solver,
+    problem: Problem,
+    budget: Budget,
+    observer: RunObserver,
+    about: dict[str, Any],
+    spent: float = 0.0,
 ) -> Begun:
     """A meter as it was at the last good checkpoint, or a new one where there is none.
 
     The meter must be exactly as it was, or the continuation would differ from an unbroken run.
     What came after the checkpoint is done again. Where that gives the same again (`repeats`) its
     lines are cut off the log; else they stay, and what is found again is not logged a second time.
-    The seconds are all that were spent, those after the checkpoint too.
+    The seconds are all that were spent, those after the checkpoint too; `spent`: before the search.
     """
     run, log = observer.run, None if observer.run is None else observer.run.log
     checkpoint, warnings = None, list[str]()
@@ -158,7 +165,7 @@ def begin(
     evaluations = 0 if checkpoint is None else checkpoint.evaluations
     if history.optimal:  # nothing is left to do
         evaluations = history.evaluations
-    meter = Meter(problem, budget, observer, evaluations=evaluations, seconds=seconds)
+    meter = Meter(problem, budget, observer, evaluations=evaluations, seconds=seconds + spent)
     if checkpoint is not None:
         meter.bound, meter.unpackable = checkpoint.bound, checkpoint.unpackable
         if checkpoint.best is not None:
@@ -228,6 +235,7 @@ def load_finished(run: RunFolder, problem: Problem, budget: Budget) -> Solution 
         run=run.path,
         warnings=[f"run '{run.name}' had ended ({history.state}): nothing was left to do"],
         plan=best.plan if best is not None and best.decision is None else None,
+        baseline=None if not problem.repeatable or history.baseline is None else history.baseline["name"],
     )
 
 
@@ -277,10 +285,24 @@ def _restore_results(
         if line is not None:
             setattr(observer, name, _stored(run, problem, line, checkpoint))
     observer.bound = history.bound
+    known = history.baseline
+    if known is not None and problem.repeatable:
+        observer.baseline = (known["name"], _stored(run, problem, known, None))
     result = observer.choice or observer.best
+    if observer.better_baseline is not None:
+        result = observer.better_baseline[1]
     observer.ahead = _ahead(run, problem, result)
     if result is not None and observer.ahead is None:
         run.set_best(result.plan.hash)
+
+
+def noted_start(run: RunFolder | None, problem: Problem) -> Decision | None:
+    """The bank's plan that an earlier session began with, if there was one and it tells its decision."""
+    lines = [] if run is None or run.log is None else run.log.lines
+    for line in lines:
+        if line["event"] == "baseline" and line["name"] == BANK:
+            return _stored(run, problem, line, None).decision if run is not None else None
+    return None
 
 
 def _ahead(run: RunFolder, problem: Problem, result: Best | None) -> Best | None:

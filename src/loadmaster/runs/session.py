@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,23 +11,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
-from loadmaster.runs.folder import RunFolder, utc
+from loadmaster.plan.plan import Plan
+from loadmaster.runs.bank import Bank, Search, open_bank
+from loadmaster.runs.folder import RunFolder, resume_line, utc
 from loadmaster.runs.history import compute_gap
 from loadmaster.runs.log import BadRun
-from loadmaster.runs.observer import Display, RunObserver
+from loadmaster.runs.observer import Best, Display, RunObserver
 from loadmaster.runs.resume import (
+    BANK,
     UNFIT,
     begin,
     describe,
     identity,
     load_finished,
+    noted_start,
     open_to_resume,
     tell_status,
 )
 from loadmaster.search.problem import Decision, Problem
 from loadmaster.search.registry import make_solver
-from loadmaster.search.solver import Budget, Meter, Scoring, Solution, Solver, State, Status
+from loadmaster.search.solver import Budget, Meter, Recalled, Scoring, Solution, Solver, State, Status
 from loadmaster.signals import listening, stoppable
 
 _TICK_SECONDS = 0.25
@@ -38,6 +44,13 @@ class Interrupted(LoadmasterError):
     """A signal ended a run; what it had found is kept."""
 
     exit_code = 130
+
+    @classmethod
+    def of(cls, name: str, solution: Solution) -> Interrupted:
+        """With the command that goes on, where a run was kept."""
+        remedy = None if solution.run is None else f"go on with {resume_line(solution.run)}"
+        said = f"{name}: interrupted, the best so far is kept"
+        return cls(said, object=name, number=solution.value, remedy=remedy)
 
 
 @listening()
@@ -54,7 +67,10 @@ def run_solver(
     baselines: Mapping[str, Decision] | None = None,
     checkpoint_seconds: float = 1.0,
     score: Scoring | None = None,
-    model: Mapping[str, Any] | None = None,
+    about: Mapping[str, Any] | None = None,
+    costs: Path | None = None,
+    recalled: Recalled | None = None,
+    spent: float = 0.0,
 ) -> Solution:
     """Solve within a budget, which counts earlier sessions of a resumed run too.
 
@@ -62,22 +78,29 @@ def run_solver(
     nothing is written. Every improvement is checked before it is stored or shown. The first
     Ctrl-C, or SIGTERM or SIGHUP, ends the search and keeps the best, the second raises; in other
     threads than the main one none is heard (`loadmaster.signals`). `score` scores batches in place of
-    the problem (`loadmaster.runs.workers`). `model`: how the model was read, for `run.json`.
+    the problem (`loadmaster.runs.workers`). `about`: what else `run.json` keeps, as how the model was
+    read; `costs`: a cost table that the folder keeps.
 
-    The solution says why it ended (`stop`, `interrupted`), what the checker refused (bugs: `refused`),
+    `baselines` are candidates: where one is better than all that the solver finds, `best.json` is its plan.
+
+    `recalled` is what a bank of plans had (`loadmaster.runs.bank`): the answer, if that settles the question; else a
+    baseline of that name, with which the solver begins if it can. A resumed run has its own.
+
+    `spent`: seconds of the budget that are over already. Checking the last plan is within the budget too.
+
+    The solution says why it ended (`stop`, `interrupted`), which `baseline` is better than what it found, what the checker refused (bugs: `refused`),
     `warnings`, the `run`'s folder and, where a resumed run's best plan has no decision, the `plan`.
     """
     if solver.problem_kind != problem.kind:
         raise ValueError(f"solver '{solver.name}' solves {solver.problem_kind}, not {problem.kind}")
-    about: dict[str, Any] = {}
+    described: dict[str, Any] = {}
     run = None
     if resume is not None:
-        about = describe(solver, problem, budget, seed, command)
-        run = open_to_resume(resume, about)
+        described = describe(solver, problem, budget, seed, command)
+        run = open_to_resume(resume, described)
     elif folder is not None:
-        about = describe(solver, problem, budget, seed, command)
-        about |= {} if model is None else {"model": dict(model)}
-        run = RunFolder.create(folder, problem, about)
+        described = describe(solver, problem, budget, seed, command) | dict(about or {})
+        run = RunFolder.create(folder, problem, described, costs)
     try:
         done = None if run is None else load_finished(run, problem, budget)
         if done is not None:
@@ -87,18 +110,29 @@ def run_solver(
             solver.name,
             run,
             display,
-            identity=identity(about) if about else "",
+            identity=identity(described) if described else "",
             checkpoint_seconds=checkpoint_seconds,
         )
-        meter, state, warnings = begin(solver, problem, budget, observer, about)
+        meter, state, warnings = begin(solver, problem, budget, observer, described, spent)
         meter.score = score
         noted = _noted_baselines(run)
-        for name, decision in (baselines or {}).items():
-            if name not in noted:
+        candidates, first = dict(baselines or {}), None
+        if resume is not None:
+            first = noted_start(run, problem)
+        elif recalled is not None and not recalled.settled:
+            first = candidates[BANK] = recalled.decision
+        for name, decision in candidates.items():
+            late = observer.baseline is not None and meter.spent
+            if name not in noted and not late:
                 _note_baseline(observer, meter, name, decision)
+        if recalled is not None and recalled.bound is not None:
+            meter.raise_bound(recalled.bound.value, recalled.bound.method)
         with stoppable(_Stoppable(meter, observer)):
-            solution = _searched(solver, meter, observer, seed, state, display)
-            return _result(solution, meter, observer, warnings)
+            if recalled is not None and recalled.settled:
+                solution = _settled(recalled, meter, observer)
+            else:
+                solution = _searched(solver, meter, observer, seed, state, display, first)
+            return _result(solution, meter, observer, warnings, recalled)
     finally:
         if display is not None:
             display.close()
@@ -115,6 +149,7 @@ def solve(
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
+    bank: Bank | str | Path | None = None,
 ) -> Solution:
     """Find the best decision within a budget. Every improvement is checked.
 
@@ -125,13 +160,74 @@ def solve(
       seed: the same seed gives the same answer, unless the seconds end it.
       options: keyword arguments of the solver.
       folder: where a run folder is kept (`solution.run`), which `loadmaster replay`, `report` and `compare` read.
+      bank: a folder of answers: the same question is answered from there, a like one begins with its plan
+        (`solution.recalled`), and the answer is kept.
 
     Returns:
       the best found with its value, bound and status; `problem.plan(solution.decision)` is the plan.
     """
     chosen = make_solver(problem.kind, solver, options) if isinstance(solver, str) else solver
     where = None if folder is None else Path(folder)
-    return run_solver(chosen, problem, Budget(evaluations, seconds), seed, folder=where)
+    return solve_with_bank(open_bank(bank), chosen, problem, Budget(evaluations, seconds), seed, folder=where)
+
+
+def solve_with_bank(
+    bank: Bank | None,
+    solver: Solver,
+    problem: Problem,
+    budget: Budget,
+    seed: int = 0,
+    *,
+    resume: Path | None = None,
+    **more: Any,
+) -> Solution:
+    """`run_solver` with what a bank has, and the answer kept there."""
+    if bank is None:
+        return run_solver(solver, problem, budget, seed, resume=resume, **more)
+    search = Search(solver.name, solver.options, seed, budget.evaluations, budget.seconds)
+    recalled = bank.recall(problem, search) if resume is None else None
+    solution = run_solver(solver, problem, budget, seed, resume=resume, recalled=recalled, **more)
+    plan = solution.plan if solution.decision is None else problem.plan(solution.decision)
+    if plan is not None:
+        keep_solution(bank, problem, plan, solution, solver, search)
+    solution.warnings = [*solution.warnings, *bank.warnings]
+    return solution
+
+
+def keep_solution(
+    bank: Bank,
+    problem: Problem,
+    plan: Plan,
+    solution: Solution,
+    solver: Solver,
+    search: Search,
+    finder: str | None = None,
+) -> None:
+    """Keep the plan that a search came to, unless it is what the bank gave for an answer. `finder`: whose plan it is,
+    if not the solver's."""
+    if solution.recalled is not None and solution.recalled.settled:
+        return
+    bank.keep(
+        problem,
+        plan,
+        solution.decision,
+        solution.bound,
+        None
+        if solution.interrupted
+        else replace(search, ended=solution.stop == "done" and not solver.scheduled),
+        finder=finder or solver.name,
+        seed=search.seed,
+        evaluations=solution.evaluations,
+        seconds=solution.seconds,
+    )
+
+
+def _settled(recalled: Recalled, meter: Meter, observer: RunObserver) -> Solution:
+    """The answer of a bank, checked like any other; it costs no evaluations, they were made before."""
+    meter.restore(recalled.decision)
+    observer.improved(meter)
+    observer.settle(meter)
+    return meter.solution()
 
 
 def _noted_baselines(run: RunFolder | None) -> set[str]:
@@ -146,10 +242,13 @@ def _noted_baselines(run: RunFolder | None) -> set[str]:
 def _note_baseline(observer: RunObserver, meter: Meter, name: str, decision: Decision) -> None:
     """A known method's answer, checked and scored like any other."""
     problem = observer.problem
+    begun = now()
     plan, value = problem.plan(decision), problem.evaluate(decision)
     started = time.monotonic()
     violations = problem.violations(plan)
-    observer.set_pace(started)  # better than a guess: the first answer need not wait for so long
+    observer.set_pace(
+        meter, started, now() - begun
+    )  # better than a guess: the first answer need not wait for so long
     if violations or value is None:
         observer.write(
             meter,
@@ -162,6 +261,7 @@ def _note_baseline(observer: RunObserver, meter: Meter, name: str, decision: Dec
     if observer.run is not None:
         observer.run.store_plan(plan, problem)
     observer.write(meter, "baseline", name=name, value=value, plan=plan.hash)
+    observer.take_baseline(name, Best(decision, value, plan))
 
 
 def _searched(
@@ -171,12 +271,16 @@ def _searched(
     seed: int,
     state: State | None,
     display: Display | None,
+    first: Decision | None,
 ) -> Solution:
     if observer.optimal:
         return meter.solution()  # an earlier session has proved it
     begun = meter.evaluations
     try:
         with _ticking(observer, meter, display):
+            if first is not None and state is None and not meter.exhausted:
+                meter.evaluate(first)
+                meter.start = _start_of(observer.problem, first)
             solution = solver.run(meter, seed, state)
             observer.settle(meter)
             return solution
@@ -198,6 +302,16 @@ def _searched(
                 remedy="remove that checkpoint, or start again",
             ) from error
         raise
+
+
+def _start_of(problem: Problem, first: Decision) -> Decision | None:
+    """A decision as searches change them: that of a plan may be the plan itself, row by row."""
+    if not problem.invertible:
+        return first
+    with contextlib.suppress(*UNFIT, LoadmasterError):
+        start = problem.adapt(problem.plan(first))
+        return None if problem.evaluate(start) is None else start
+    return None
 
 
 class _Stoppable:
@@ -230,12 +344,12 @@ def _ticking(observer: RunObserver, meter: Meter, display: Display | None) -> It
     if display is None and observer.run is None:
         yield
         return
-    end = threading.Event()
+    end, solving = threading.Event(), threading.get_ident()
 
     def tick() -> None:
         while not end.wait(_TICK_SECONDS):
             with contextlib.suppress(OSError):  # a full disk: the solver's thread meets it too
-                observer.tick(meter)
+                observer.tick(meter, _activity(solving))
 
     thread = threading.Thread(target=tick, name="loadmaster progress", daemon=True)
     thread.start()
@@ -246,7 +360,28 @@ def _ticking(observer: RunObserver, meter: Meter, display: Display | None) -> It
         thread.join()
 
 
-def _result(solution: Solution, meter: Meter, observer: RunObserver, warnings: list[str]) -> Solution:
+_COMPILERS = ("compiler.py", "partial_eval.py", "mlir.py")
+"""Files of `jax/_src` whose functions are under way while it prepares code, which takes seconds to minutes."""
+
+
+def _activity(thread: int) -> str:
+    """What a thread is at, if that is not the search itself: seen from outside, it says nothing while it compiles."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.name in _COMPILERS and "_src" in path.parts and "jax" in path.parts:
+            return "compiling"
+        frame = frame.f_back
+    return ""
+
+
+def _result(
+    solution: Solution,
+    meter: Meter,
+    observer: RunObserver,
+    warnings: list[str],
+    recalled: Recalled | None = None,
+) -> Solution:
     """What was checked, whatever the solver says; where it says something else, that is reported."""
     if not observer.stop:
         observer.ended(meter)
@@ -263,6 +398,9 @@ def _result(solution: Solution, meter: Meter, observer: RunObserver, warnings: l
             observer.write(meter, "error", what="claim", plan=None, message=message)
         observer.refused.append(message)
     bound = max(meter.bound, observer.bound or meter.bound, key=lambda b: b.value)
+    if recalled is not None and recalled.bound is not None and value is not None and value < bound.value:
+        warnings = [*warnings, f"the bound {bound.value:,} ({bound.method}) is false: {value:,} was found"]
+        bound, recalled = observer.problem.bound(), replace(recalled, bound=None)
     status = tell_status(best, bound, infeasible=solution.status == Status.INFEASIBLE)
     reason = _reason(meter, observer, status)
     _stop(meter, observer, reason, status)
@@ -280,6 +418,8 @@ def _result(solution: Solution, meter: Meter, observer: RunObserver, warnings: l
         warnings=warnings,
         run=None if observer.run is None else observer.run.path,
         plan=best.plan if best is not None and best.decision is None else None,
+        baseline=None if observer.better_baseline is None else observer.better_baseline[0],
+        recalled=recalled,
     )
 
 

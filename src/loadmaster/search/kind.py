@@ -7,18 +7,20 @@ plans measured again. Each problem's package has one.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
-from loadmaster.errors import LoadmasterError
+from loadmaster.clock import now
+from loadmaster.errors import LoadmasterError, nearest
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
 from loadmaster.search.champion import Champion
 from loadmaster.search.problem import Bound, Decision, Problem
 from loadmaster.search.registry import make_labelled
-from loadmaster.search.request import PlanRequest
+from loadmaster.search.request import BadRequest, PlanRequest
 from loadmaster.search.solver import Budget, Meter, Solution, Solver, State, solve
 from loadmaster.simulate import Timeline
 from loadmaster.units import show_time
@@ -48,6 +50,8 @@ class Row:
     """Value of the plan that others are compared with / value."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """What else is known of it, by name."""
+    decision: Decision | None = field(default=None, compare=False, repr=False)
+    """Of an optimum that was found just now: its plan is a candidate like any other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,9 +75,14 @@ class Found:
 
     solution: Solution
     plan: Plan | None
+    """The one that is handed over."""
+    value: int | None
+    """The plan's."""
     known: Sequence[Known]
-    model: str
-    """The model with its options, as commands take it."""
+    before: Known | None = None
+    """What the user has today."""
+    calibrate: str = ""
+    """The command that measures the model's ops."""
 
 
 @dataclass
@@ -113,6 +122,13 @@ class ProblemKind(ABC, Generic[P]):
     """Roles whose status is 'optimal' at the bound, whatever the method says of itself."""
     shows_itself: ClassVar[bool] = False
     """Whether a baseline has a row too that is the solver itself."""
+    before: ClassVar[tuple[str, ...]] = ()
+    """Known methods that users have without us, the likeliest first: what plans are held against is the first of
+    them that has a legal plan."""
+    space: ClassVar[str]
+    """The plans that bound and 'optimal' are about."""
+    left_out: ClassVar[str]
+    """What no such plan does, though another might gain by it."""
     bound_row: ClassVar[str] = "more"
     """When the bound has a row: 'always', if something is 'proven', or if that is 'more' than other rows say."""
 
@@ -125,8 +141,8 @@ class ProblemKind(ABC, Generic[P]):
         """What will be decided, in one line; `source`: the model as the user named it."""
 
     @abstractmethod
-    def known(self, problem: P, source: str) -> list[Known]:
-        """Known methods' plans."""
+    def known(self, problem: P, source: str, seconds: float = math.inf) -> list[Known]:
+        """Known methods' plans. Once so many seconds are over, those that are left are left out."""
 
     @abstractmethod
     def facts(self, problem: P, found: Found) -> Facts:
@@ -139,8 +155,12 @@ class ProblemKind(ABC, Generic[P]):
     def check_solver(self, problem: P, solver: Solver) -> None:
         """Refuse a solver that has no answer here, before anything is written."""
 
-    def bound(self, problem: P) -> Bound:
-        """The best bound that is quick to have."""
+    def not_decided(self, problem: P) -> str | None:
+        """What this machine could do and the problem does not ask for, in a sentence."""
+        return None
+
+    def bound(self, problem: P, seconds: float = math.inf) -> Bound:
+        """The best bound that is quick to have, and takes about so many seconds at most."""
         return problem.bound()
 
     def machine(self, problem: P) -> Machine:
@@ -157,10 +177,6 @@ class ProblemKind(ABC, Generic[P]):
 
     def bound_in_unit(self, problem: P, bound: Bound) -> Bound:
         return bound
-
-    def reference(self, problem: P, values: Mapping[str, int | None]) -> int | None:
-        """The value that others are compared with, from those of known methods."""
-        return None
 
     def row_figures(self, problem: P, value: int | None) -> dict[str, Any]:
         """More figures of a row, from its value."""
@@ -181,18 +197,39 @@ class ProblemKind(ABC, Generic[P]):
         return None
 
 
-def solve_known(problem: Problem, names: Sequence[str]) -> list[Known]:
-    """What each method finds, and what it says of its own answer."""
-    found = {name: solve(make_labelled(problem.kind, name), problem, Budget()) for name in names}
+def find_before(known: Sequence[Known], wanted: str | None, preferred: Sequence[str]) -> Known | None:
+    """What a plan is held against: the method that the user names, else the first of those preferred that has a
+    plan. One that only says what it would need still is what the user has."""
+    found = {each.name: each for each in known if each.value is not None}
+    if wanted is None:
+        legal = [name for name in preferred if name in found and found[name].legal]
+        name = next(iter([*legal, *(name for name in preferred if name in found)]), None)
+        return None if name is None else found[name]
+    if wanted not in found:
+        raise BadRequest(
+            f"there is no plan of '{wanted}' to hold others against{nearest(wanted, list(found))}",
+            object="--before",
+            number=wanted,
+            remedy=f"use {', '.join(found) or 'none'}",
+        )
+    return found[wanted]
+
+
+def solve_known(problem: Problem, names: Sequence[str], seconds: float = math.inf) -> list[Known]:
+    """What each method finds, and what it says of its own answer; none begins after so many seconds but the first."""
+    found, until = dict[str, Solution](), now() + seconds
+    for name in names:
+        if not found or now() < until:
+            found[name] = solve(make_labelled(problem.kind, name), problem, Budget())
     return [
         Known(name, each.decision, each.value, str(each.status), each.evaluations, each.seconds)
         for name, each in found.items()
     ]
 
 
-def known_values(problem: Problem, names: Sequence[str]) -> list[Known]:
+def known_values(problem: Problem, names: Sequence[str], seconds: float = math.inf) -> list[Known]:
     """Those that find something, as values to compare with alone."""
-    found = solve_known(problem, names)
+    found = solve_known(problem, names, seconds)
     return [replace(each, status="", evaluations=0) for each in found if each.decision is not None]
 
 

@@ -127,6 +127,10 @@ class Annealing(Search[P]):
         length = meter.budget.evaluations or self.default_length
         if state is None:
             walk = self.begin(meter, problem)
+            if walk is not None and meter.start is not None and not meter.exhausted:
+                score = self.evaluate(meter, walk, meter.start)
+                if score is not None and (score - walk.score) / self.scale(problem) > 0:
+                    walk.decision, walk.score = np.array(meter.start), score
         else:
             also = {name: array for name, array in state.items() if name != "rng"}
             length = int(also.pop("length", length))

@@ -44,11 +44,13 @@ class Problem(ABC):
     kind: str
     """'allocation', 'mapping', 'malloc-game', 'offload', 'graph' or 'order'."""
     unit: str
-    """Of the value: 'bytes' or 'ps'."""
+    """Of the value: 'bytes', 'ps', or 'moved' (bytes moved, as `units.MOVED_BYTE_PS` says)."""
     program: Program
     machine: Machine
     invertible: bool = True
     """Whether every plan of this problem has a decision; where not, `value_of` needs none."""
+    _sound: str | None = None
+    """Hash of the plan that was judged last, if nothing is wrong with it."""
 
     @property
     def repeatable(self) -> bool:
@@ -79,14 +81,24 @@ class Problem(ABC):
     def decision(self, plan: Plan) -> Decision:
         """The decision that a plan stands for: the inverse of `plan`."""
 
+    def adapt(self, plan: Plan) -> Decision:
+        """The decision that comes nearest to a plan of a like problem: the same graph with other sizes, or a
+        machine with other capacities and speeds. It may not be legal, and raises where nothing is alike."""
+        return self.decision(plan)
+
     def value_of(self, plan: Plan) -> int | None:
         """The value of a plan, or None if it is not legal."""
         return self.evaluate(self.decision(plan))
 
     def violations(self, plan: Plan) -> list[Violation]:
         """What is wrong with a plan: what `check` finds, which makes it unsound on this machine
-        whoever made it; of a sound one, what is `outside`."""
-        return check(self.program, self.machine, plan) or self.outside(plan)
+        whoever made it; of a sound one, what is `outside`. A plan that was just found to be sound is not
+        judged again: of a million ops that takes seconds."""
+        if plan.hash == self._sound:
+            return []
+        found = check(self.program, self.machine, plan) or self.outside(plan)
+        self._sound = None if found else plan.hash
+        return found
 
     def outside(self, plan: Plan) -> list[Violation]:
         """What a sound plan decides that this problem does not: pins that it moves, parts that are left
@@ -118,8 +130,8 @@ def decided_elsewhere(plan: Plan, kind: str, decides: tuple[str, ...]) -> list[V
         "queue": plan.queue != "order",
         "priority": plan.priority is not None,
         "fusion": plan.fusion is not None,
-        "residencies": bool(plan.residency_rows),
-        "copies": bool(plan.copy_rows),
+        "residencies": plan.residencies is not None and len(plan.residencies) > 0,
+        "copies": plan.copies is not None and len(plan.copies) > 0,
         "transfers": plan.transfers is not None,
     }
     return [

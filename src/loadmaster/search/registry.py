@@ -146,7 +146,7 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
         "refined": "offload.measured:Refined",
     },
     "graph": {
-        "auto": "graph.auto:make_auto",
+        "auto": "graph.search:make_auto",
         "classical": "graph.pipeline:Classical",
         "heuristic": Variants(
             "rule",
@@ -166,18 +166,13 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
                 "cost-model": "graph.placers:CostModel",
             },
         ),
-        "go": Variants(
-            "variant",
-            {
-                "go": "graph.go.agent:Go",
-                "go+anneal": "graph.go.search:GoAnneal",
-                "go+brkga": "graph.go.search:GoBrkga",
-            },
-        ),
+        "go": Variants("profile", {"go": "graph.go.search:Go", "paper": "graph.go.paper.agent:PaperGo"}),
         "search": Variants(
             "method",
             {
                 "anneal": "graph.anneal:Anneal",
+                "large-neighbourhood": "graph.large_neighbourhood:LargeNeighbourhood",
+                "annealing-chains": "graph.anneal:AnnealingChains",
                 "brkga": "graph.search:Brkga",
                 "random-best": "graph.search:RandomBest",
             },
@@ -210,6 +205,7 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
 _GONE = {
     "allocation": {"anneal": "auto", "random": "auto", "omnimalloc": "exact"},
     "offload": {"egrl": "auto", "game": "auto", "muzero": "auto"},
+    "graph": {"go+anneal": "auto", "go+brkga": "auto"},
 }
 """Problem kind -> name that there was -> what to use in its place."""
 _SHORT = {"malloc-game": {"greedy-moves": "greedy-order", "es": "es-moves", "anneal": "anneal-moves"}}

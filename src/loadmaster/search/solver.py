@@ -84,6 +84,42 @@ class Observer:
         """The problem has measured something."""
 
 
+@dataclass(frozen=True, eq=False)
+class Recalled:
+    """A plan that a bank had, checked and evaluated: what a search begins with, or the answer itself."""
+
+    decision: Decision
+    value: int
+    """Evaluated just now."""
+    same: bool
+    """It is of this very question; else it was adapted from the answer to one like it."""
+    about: Mapping[str, Any]
+    """As JSON: 'program', 'machine', 'solver', 'seed', 'evaluations', 'seconds' and 'date' of who found it."""
+    bound: Bound | None = None
+    """Of this question: what the bank says beyond the problem's own bound, where that is to be taken."""
+    proven: bool = False
+    """Nothing is better, by either bound."""
+    made: bool = False
+    """The search that is asked for was made, as the bank says."""
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is left to do."""
+        return self.proven or self.made
+
+    def as_json(self) -> dict[str, Any]:
+        bound = None if self.bound is None else {"value": self.bound.value, "method": self.bound.method}
+        return {
+            "same": self.same,
+            "settled": self.settled,
+            "proven": self.proven,
+            "made": self.made,
+            "value": self.value,
+            "recorded_bound": bound,
+            "found": dict(self.about),
+        }
+
+
 @dataclass
 class Solution:
     """What a solver found. `decision` is None if it found nothing."""
@@ -110,6 +146,10 @@ class Solution:
     """The run's folder, where one was written."""
     plan: Plan | None = None
     """A resumed run's best, where the decision can't be made again from it (`decision` is None)."""
+    baseline: str | None = None
+    """The known method whose plan is better than all that the solver found, where a run compared them."""
+    recalled: Recalled | None = None
+    """What came from a bank of plans, if anything did."""
 
     @property
     def gap(self) -> float | None:
@@ -134,6 +174,8 @@ class Meter:
     ) -> None:
         self.problem = problem
         self.budget = budget
+        self.run_budget = budget
+        """Of the whole run: a stage of it may have less for a while."""
         self.observer = observer or Observer()
         self.evaluations = evaluations
         """Counted over all sessions of a resumed run."""
@@ -141,8 +183,12 @@ class Meter:
         self.best_value: int | None = None
         self.choice: tuple[Decision, int] | None = None
         """What the solver ends with in place of the best, and its value."""
+        self.start: Decision | None = None
+        """A legal decision from elsewhere, `Problem.adapt`ed: a search that can begin with one may."""
         self.enough = 0.0
         """How far above the bound, relative to it, a search may end as if nothing were left to gain."""
+        self.reserve = 0.0
+        """Seconds of the budget that are kept back, to check what was found."""
         self.unpackable = 0
         """Legal decisions that would have been the best, had they had a plan."""
         self.bound = problem.bound()
@@ -160,7 +206,9 @@ class Meter:
 
     @property
     def seconds_left(self) -> float | None:
-        return None if self.budget.seconds is None else max(0.0, self.budget.seconds - self.seconds)
+        if self.budget.seconds is None:
+            return None
+        return max(0.0, self.budget.seconds - self.reserve - self.seconds)
 
     @property
     def evaluations_left(self) -> int | None:
@@ -175,11 +223,7 @@ class Meter:
     @property
     def spent(self) -> bool:
         """Whether the budget is, or somebody asked to stop."""
-        return (
-            self.observer.stop
-            or self.evaluations_left == 0
-            or (self.budget.seconds is not None and self.seconds >= self.budget.seconds)
-        )
+        return self.observer.stop or self.evaluations_left == 0 or self.seconds_left == 0.0
 
     @property
     def exhausted(self) -> bool:

@@ -452,4 +452,6 @@ class Egrl(Solver):
         if not meter.problem.live.any():
             meter.evaluate(meter.problem.all_slowest())
             return meter.solution()
-        return Search(meter, seed, self.settings, state).run(self.start)
+        return Search(meter, seed, self.settings, state).run(
+            meter.start if self.start is None else self.start
+        )

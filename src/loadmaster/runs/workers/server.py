@@ -119,6 +119,7 @@ def _command_of(problem: Problem) -> dict[str, Any] | None:
 FUNCTIONS = {
     "egrl": "loadmaster.mapping.egrl.evolution_strategies:make_judge",
     "muzero": "loadmaster.malloc_game.muzero.training:make_judge",
+    "go": "loadmaster.graph.go.training:make_searcher",
 }
 """Name -> 'module:maker' of what trainings have done by workers; a maker takes a `Message`."""
 Function = Callable[[Message], Message]
