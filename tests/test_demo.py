@@ -1,46 +1,87 @@
-"""`make demo` and the examples run, and their figures are those of the command line."""
+"""`loadmaster demo`, which `make demo` runs, and the examples: their figures are those of the command line."""
 
 from __future__ import annotations
 
-import os
+import json
 import re
+import shlex
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
+import loadmaster.cli
+from loadmaster.cli import demo
+from loadmaster.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 
 
-def demo_words() -> list[str]:
-    """The command that the Makefile runs."""
-    line = re.search(r"^DEMO := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
-    assert line is not None
-    return line.group(1).split()
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("demo")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "TPU_PLANS", 2_000)
+        patch.chdir(folder)
+        done = CliRunner().invoke(app, ["demo", "--out", "shown", "--json"])
+    assert done.exit_code == 0, done.stderr
+    return folder, json.loads(done.stdout)
 
 
-def test_the_demo_plans_resnet50_with_the_agent(tmp_path: Path) -> None:
-    pytest.importorskip("ortools")
-    words = demo_words()
-    assert words[:2] == ["plan", "resnet50"] and "egrl" in words
-    words[words.index("--budget") + 1] = "22"
-    done = subprocess.run(
-        [sys.executable, "-m", "loadmaster.cli.main", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+def test_the_makefile_runs_it() -> None:
+    assert "\t$(BIN)/loadmaster demo\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def test_three_scenes_end_in_one_page(shown: tuple[Path, dict[str, Any]]) -> None:
+    folder, answer = shown
+    assert [row["name"] for row in answer["rows"]] == ["microcontroller", "tpu", "stopwatch"]
+    for row in answer["rows"]:
+        before, ours, least = row["values"].values()
+        assert before > ours >= least > 0 and all((folder / file).is_file() for file in row["files"])
+    page = (folder / answer["page"]).read_text(encoding="utf-8")
+    assert page.count("<section") == 3 and page.count("<h2>") == 3
+    # The two arenas are drawn to one scale: the limit is at one height, and only one is above it.
+    limits = re.findall(r'y1="([0-9.]+)" y2="[0-9.]+" stroke="#c00"', page)
+    assert len(limits) == 2 and limits[0] == limits[1]
+    assert "as it is: does not fit<" in page and "in another order: fits<" in page
+    lines = re.findall(r"<code>loadmaster ([^<]*)</code>", page)
+    assert len(lines) == 3
+    with pytest.MonkeyPatch.context() as patch:  # what the page says is typed, where the demo was
+        patch.chdir(folder)
+        typed = CliRunner().invoke(app, [*shlex.split(unescape(lines[0])), "--json"])
+    assert typed.exit_code == 0 and json.loads(typed.stdout)["rows"][0]["fits"]
+    for link in re.findall(r'href="([^"]*)"', page):
+        assert (folder / "shown" / link).is_file(), link
+    assert "<script" not in page and "http" not in page.replace("http-equiv", "").replace(
+        "http://www.w3.org", ""
     )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    named = {line.split("  ")[0].strip(): line for line in lines if line}
-    assert "112.04 µs" in named["compiler"] and "109.33 µs" in named["density"]
-    assert "grey box" in named["egrl"] and "109.33 µs" in named["egrl"]
-    assert "109.33 µs" in named["optimum"] and "white box" in named["optimum"]
-    plan = re.search(r"checked: ok, plan (\S+)", done.stdout)
-    assert plan is not None and (tmp_path / plan.group(1)).is_file()
+
+
+def test_the_model_that_did_not_fit_runs(shown: tuple[Path, dict[str, Any]]) -> None:
+    pytest.importorskip("tflite_micro")
+    from loadmaster.export.tflm_measure import measure_least
+
+    folder, answer = shown
+    before, ours, _ = answer["rows"][0]["values"].values()
+    assert before > demo.ARENA >= ours and "interpreter" in answer["rows"][0]["line"]
+    planned = next(name for name in answer["rows"][0]["files"] if name.endswith(".planned.tflite"))
+    written = (folder / planned).read_bytes()
+    assert measure_least(written, ours) <= ours
+    own = Path(loadmaster.cli.__file__).with_name(demo.MODEL).read_bytes()
+    assert measure_least(own, before) > demo.ARENA
+
+
+def test_its_scenes_are_what_the_commands_say(shown: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    words = f"plan {demo.CELL} -m {demo.CHIP} --solver egrl --set view=strict --budget {demo.MEASUREMENTS}"
+    done = CliRunner().invoke(app, [*words.split(), "--no-run", "--json"])
+    rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
+    compiler, ours, least = shown[1]["rows"][2]["values"].values()
+    assert (compiler, ours) == (rows["compiler"]["picoseconds"], rows["egrl"]["picoseconds"])
+    assert least == rows["optimum"]["picoseconds"]
 
 
 def test_the_onnx_example_tells_its_story() -> None:

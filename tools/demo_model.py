@@ -1,4 +1,4 @@
-"""Make the model of `examples/micro_demo.py`: `python tools/demo_model.py`. The same bytes every time.
+"""Make the model of `loadmaster demo`: `python tools/demo_model.py`. The same bytes every time.
 
 Four branches widen an image and narrow it again. A converter that goes through the graph level by level writes
 all widened images before the first is narrowed: the order is right, and needs three times the memory.
@@ -61,4 +61,4 @@ def main() -> bytes:
 
 
 if __name__ == "__main__":
-    (ROOT / "examples" / "four_branches.tflite").write_bytes(main())
+    (ROOT / "src" / "loadmaster" / "cli" / "four_branches.tflite").write_bytes(main())

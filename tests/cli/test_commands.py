@@ -97,7 +97,7 @@ def test_import_a_function(run: Any, run_json: Any, tmp_path: Path, monkeypatch:
     assert row["weights_bytes"] == 64 * 10 * 4
     assert row["flops"] == 2 * 8 * 64 * 10 + 80
     result = run("import", "tiny_net:net", "--arg", "f32[64,10]")
-    assert result.exit == 2 and "give the arguments" in result.error_line
+    assert result.exit == 2 and "give one --arg for each argument" in result.error_line
 
 
 def test_inspect(run: Any, run_json: Any, light: Path) -> None:

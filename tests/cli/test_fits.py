@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from generate_tflite import branchy, convolutional
+import loadmaster.cli
+from fuzz.tflite_models import loop
+from generate_tflite import F32, GraphMaker, branchy, convolutional, tflite
 from loadmaster.machine import load_machine, preset_names
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -38,7 +40,8 @@ def test_yes_no_and_what_helps(run_json: Any, run: Any, model: str) -> None:
     assert helped["rows"][0]["way"] == "bands of rows" and Path("small.tflite").is_file()
     again = run_json("fits", "small.tflite", "-m", room, "--as-it-is", "--no-measure")
     assert again["rows"][0]["kTensorArenaSize"] == helped["rows"][0]["kTensorArenaSize"]
-    no = run("fits", model, "-m", "arena:2KiB", "--no-measure")
+    no = run("fits", model, "-m", "arena:2KiB", "--no-measure", "--out", "never.tflite", "--header", "n.h")
+    assert "wrote no never.tflite and no n.h: no way was found that fits" in no.out
     assert no.exit == 1 and no.out.startswith("NO ") and "To blame: operator" in no.out
     assert "Proven: every order" in no.out and "bands of rows" in no.out
     kept = run("fits", model, "-m", room, "--as-it-is", "--no-measure")
@@ -53,6 +56,14 @@ def test_measured_by_the_interpreter(run_json: Any, model: str) -> None:
     for ours, theirs in zip(computed[1:], measured[1:], strict=True):
         assert theirs["measured"] and not ours["measured"]
         assert theirs["arena_bytes"] <= ours["arena_bytes"] <= 1.02 * theirs["arena_bytes"] + 16
+        for row in (ours, theirs):  # one account, which adds up
+            parts = row["planned_bytes"] + row["persistent_bytes"]
+            assert max(parts, row["startup_bytes"]) == row["arena_bytes"]
+
+
+def test_a_machine_is_asked_for_in_the_words_of_microcontrollers(run: Any, model: str) -> None:
+    none = run("fits", model)
+    assert none.exit == 2 and "arena:256KiB" in none.err and "stm32h743" in none.err
 
 
 def test_one_least_for_every_command(run_json: Any, run: Any, model: str) -> None:
@@ -79,6 +90,8 @@ def test_chips_have_memories_for_an_arena(run_json: Any, model: str, name: str) 
     machine = load_machine(name)
     row = run_json("fits", model, "-m", name, "--header", "arena.h")["rows"][0]
     assert row["fits"] and row["memory"] in machine.export["tflm"]["arena"] and row["target"] != "host"
+    schema = json.loads((Path(loadmaster.cli.__file__).parent / "schema.json").read_text())
+    assert row["target"] in schema["$defs"]["fits.fits"]["properties"]["target"]["enum"]
     text = Path("arena.h").read_text()
     assert re.search(rf"LOADMASTER_ARENA_BYTES {row['kTensorArenaSize']}\n", text)
     assert machine.export["tflm"]["section"][row["memory"]] in text
@@ -132,3 +145,26 @@ def test_what_makes_no_sense_is_refused(run: Any, model: str, elsewhere: Path) -
     large.write_text('base = "stm32h743"\nname = "small"\n[[memory]]\nname = "flash"\ncapacity = "1KiB"\n')
     flash = run("fits", model, "-m", "large.toml")
     assert flash.exit == 1 and "flash" in flash.out and "0 too many" not in flash.out
+
+
+def test_an_arena_alone_is_not_enough(run: Any, run_json: Any, elsewhere: Path) -> None:
+    """A model without kernels fits and does not run: that is said, whatever the target."""
+    pytest.importorskip("tflite_micro")
+    graph = GraphMaker()
+    x, y = graph.tensor("x", [1, 4], F32), graph.tensor("y", [1, 4], F32)
+    graph.op("CUSTOM", [x], [y])
+    graph.inputs, graph.outputs = [x], [y]
+    (elsewhere / "custom.tflite").write_bytes(tflite(graph, custom="NobodyHasThis"))
+    for machine in ("arena:64KiB", "stm32h743"):
+        row = run_json("fits", "custom.tflite", "-m", machine)["rows"][0]
+        assert row["fits"] and "op code CUSTOM" in row["hindrance"]
+        assert "does not run it" in run("fits", "custom.tflite", "-m", machine).out
+        assert (
+            run_json("fits", "custom.tflite", "-m", machine, "--no-measure")["rows"][0]["hindrance"] is None
+        )
+
+
+def test_graphs_that_call_others_are_not_rewritten_and_it_is_said(run: Any, elsewhere: Path) -> None:
+    (elsewhere / "loop.tflite").write_bytes(loop())
+    said = run("fits", "loop.tflite", "-m", "arena:1KiB", "--no-measure")
+    assert said.exit == 4 and "a model without WHILE" in said.out

@@ -26,15 +26,17 @@ EVALUATOR = "sh measure.sh"
 PLAN = ("--solver", "search", "--set", "method=random", "--budget", "4", "--repeats", "1")
 
 WITH_RUN: dict[str, list[str]] = {
+    "demo": ["--out RUN/run.json"],
     "models": ["RUN", "net:build"],
     "machines": ["RUN", "RUN/machine.toml"],
     "import": ["RUN --out new.npz", "RUN/program.npz --out new.npz"],
     "inspect": ["RUN", "RUN/program.npz -m RUN/machine.toml"],
-    "simulate": ["RUN/program.npz RUN/best.json -m RUN/machine.toml", "RUN RUN"],
+    "simulate": ["RUN/program.npz RUN/best.json -m RUN/machine.toml", "RUN", "RUN RUN"],
     "fits": ["RUN/program.npz -m RUN/machine.toml", "RUN"],
-    "check": ["RUN/program.npz RUN/best.json -m RUN/machine.toml", "RUN RUN"],
+    "check": ["RUN/program.npz RUN/best.json -m RUN/machine.toml", "RUN", "RUN RUN"],
     "solvers": ["RUN"],
     "runs": ["RUN", "runs"],
+    "watch": ["RUN --once", "runs --once"],
     "compare": ["RUN RUN", "RUN RUN/best.json", "RUN/best.json plan.json"],
     "replay": ["RUN", "RUN/best.json"],
     "validate": ["RUN", "RUN/best.json"],
@@ -46,9 +48,15 @@ WITH_RUN: dict[str, list[str]] = {
         "RUN -m RUN/machine.toml",
         "RUN/program.npz -m RUN/machine.toml --budget 3 --no-run --exact-seconds 0",
     ],
+    "resume": ["RUN --budget 9", "RUN --workers local:1", "RUN --evaluator true"],
     "calibrate": ["RUN --device cpu"],
-    "export": ["csv RUN/program.npz RUN/best.json -m RUN/machine.toml --out new.csv", "trace RUN RUN"],
-    "run": ["RUN RUN/best.json --device cpu"],
+    "export": [
+        "csv RUN/program.npz RUN/best.json -m RUN/machine.toml --out new.csv",
+        "trace RUN RUN",
+        "trace RUN",
+        "tflm RUN",
+    ],
+    "run": ["RUN RUN/best.json --device cpu", "RUN --device cpu", "RUN"],
     "train": [
         "egrl RUN -m RUN/machine.toml --budget 1 --set cases=4 --set validation=2 --set pairs=1 --set batch=2 --out policy.npz"
     ],
@@ -57,6 +65,7 @@ WITH_RUN: dict[str, list[str]] = {
     "figures": ["RUN --out figures", "runs --out more"],
     "allocate": ["RUN", "RUN --resume RUN"],
     "bench": ["RUN"],
+    "bank": ["RUN", "runs"],
 }
 """Command -> arguments that hand it the folder in every way it could take one."""
 
@@ -83,6 +92,7 @@ def folder(run: Any, elsewhere: Path, listener: socket.socket) -> Path:
     about = json.loads((folder / "run.json").read_text())
     host, port = listener.getsockname()
     about["command"] = ["python", "net:build", "--workers", f"ray://{host}:{port}", "--evaluator", EVALUATOR]
+    about["model"] = {"source": "net:build", "file": {"path": "net.py", "sha256": 64 * "0"}}
     (folder / "run.json").write_text(json.dumps(about))
     shutil.copy(folder / "best.json", elsewhere / "plan.json")
     return folder
@@ -112,7 +122,7 @@ def test_no_command_runs_what_a_folder_names(
             # 'models net:build' is the user's own word for a module, and runs nothing either.
             assert not marked(elsewhere), (name, line)
             assert result.exit in (0, 1, 2, 3), (name, line, result.err)
-    worked = ("figures", "report", "replay", "validate", "runs", "compare", "check", "simulate")
+    worked = ("figures", "report", "replay", "validate", "runs", "watch", "compare", "check", "simulate")
     assert all(exits[name, WITH_RUN[name][0]] == 0 for name in worked), exits
     with pytest.raises(BlockingIOError):
         listener.accept()
@@ -142,7 +152,7 @@ def test_resuming_wants_the_command_again(run: Any, folder: Path, elsewhere: Pat
     resume = ("plan", "model.npz", "--resume", name, "--budget", "6")
     line = run(*resume).error_line
     assert f"would run the command '{EVALUATOR}'" in line
-    typed = f"loadmaster plan model.npz --resume {name} --evaluator '{EVALUATOR}'"
+    typed = f"loadmaster resume {name} --evaluator '{EVALUATOR}'"
     assert line.endswith(f"type {typed}")
     other = run(*resume, "--evaluator", "sh  other.sh").error_line
     assert f"measured by '{EVALUATOR}' and not by 'sh other.sh'" in other

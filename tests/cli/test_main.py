@@ -211,3 +211,12 @@ def test_the_app_is_what_the_console_script_runs() -> None:
     (script,) = entry_points(group="console_scripts", name="loadmaster")
     assert script.value == "loadmaster.cli.main:main"
     assert app.info.cls is not None
+
+
+def test_help_is_in_panels_by_purpose(run: Any) -> None:
+    shown = run("plan", "--help").out
+    titles = ["Arguments:", "Options:", "How it is sought:", "What is decided:", "What is kept:"]
+    places = [shown.index(f"\n{title}\n") for title in titles]
+    assert places == sorted(places) and "\nReading a PyTorch module:\n" in shown
+    fits = run("fits", "--help").out
+    assert "--machine" in fits and not any(word in fits for word in ("PyTorch", "--train", "--shape", "onnx"))

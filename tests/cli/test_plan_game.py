@@ -32,13 +32,17 @@ def test_a_game_is_planned_checked_and_kept(run_json: Any, solver: str) -> None:
     answer = run_json("plan", MODEL, "-m", CHIP, "--solver", *words, "--budget", "200")
     rows = rows_of(answer)
     ours = rows[solver]
-    assert {"all-slow", "msa", "production", "bound"} <= set(rows) and ours["what"] == "result"
-    assert ours["gap"] == pytest.approx(ours["picoseconds"] / rows["bound"]["picoseconds"] - 1)
-    assert ours["speedup"] == pytest.approx(rows["all-slow"]["picoseconds"] / ours["picoseconds"])
+    assert {"all-slow", "msa", "production"} <= set(rows) and ours["what"] == "result"
+    bound = rows.get("bound", ours)["picoseconds"]  # a plan that meets it stands for it
+    assert ("bound" in rows) == (ours["status"] != "optimal")
+    assert ours["gap"] == pytest.approx(ours["picoseconds"] / bound - 1)
+    assert ours["speedup"] == pytest.approx(rows["production"]["picoseconds"] / ours["picoseconds"])
+    assert answer["before"] == "production"
     program, machine = load_model(MODEL), load_machine(CHIP)
     plan = load_plan(Path(answer["plan"]), program, machine)
     assert check(program, machine, plan) == []
-    assert simulate(program, machine, plan).total_ps == ours["picoseconds"]
+    best = min(row["picoseconds"] for name, row in rows.items() if name != "bound")
+    assert simulate(program, machine, plan).total_ps == rows[answer["origin"]]["picoseconds"] == best
     assert answer["copies"] == len(plan.copy_rows) and answer["moves"] > 20
     if solver == "auto":
         assert ours["picoseconds"] <= min(rows["production"]["picoseconds"], rows["msa"]["picoseconds"])

@@ -57,7 +57,7 @@ def test_a_model_and_its_plan(plan_file: Path, tmp_path: Path, run: Any, run_jso
 
 def test_wrong_usage(folder: Path, plan_file: Path, elsewhere: Path, run: Any) -> None:
     for args, words in (
-        ((folder, "--machine", "nnp-i"), "a run has its own"),
+        ((folder, "--machine", "nnp-i"), "has its own machine"),
         ((plan_file,), "report MODEL PLAN --machine MACHINE"),
         (("resnet50", *[plan_file] * 3), "too many"),
         ((folder, plan_file, "--out", "r.html"), "belongs to another program"),

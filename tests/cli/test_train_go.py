@@ -1,8 +1,8 @@
-"""`loadmaster train go`: what is refused; a policy of one graph, kept and planned with."""
+"""`loadmaster train go`: what is refused; a small policy, kept and planned with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,37 +10,23 @@ import pytest
 
 from loadmaster.learn.policies import read_policy
 
-jax = pytest.importorskip("jax")
-for package in ("equinox", "optax"):
-    pytest.importorskip(package)
-
-MODEL = "bert:layers=2"
-SIZES = {"width": 8, "heads": 1, "inner": 8, "layers": 1, "rounds": 1}
-TINY = tuple(word for name, value in SIZES.items() for word in ("--set", f"{name}={value}"))
+MODEL = "alexnet-train"
+TINY = {"graphs": 2, "evaluations": 20, "steps": 5, "batch": 16}
+SMALL = tuple(word for name, value in TINY.items() for word in ("--set", f"{name}={value}"))
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In another folder, and quickly compiled."""
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--split", "train"), "has no end"),
-        (("--time-limit", "5s"), "give models, or a split"),
-        ((MODEL, "--split", "train", "--time-limit", "5s"), "give models, or a split"),
-        (("--split", "held_out", "--time-limit", "5s"), "no split 'held_out' to train on"),
-        ((MODEL, "--mode", "two"), "there is no --mode 'two'"),
-        ((MODEL, MODEL, "--mode", "one", "--budget", "9"), "trains on one model"),
-        ((MODEL, "--mode", "one"), "has no end"),
-        ((f"{MODEL}@p100x2", "--time-limit", "5s", "--resume", "none.npz"), "can't be resumed"),
-        ((f"{MODEL}@p100x2", "--time-limit", "5s", "--set", "colour=1"), "no option 'colour'"),
+        (("--resume", "none.npz"), "can't be resumed"),
+        (("--set", "colour=1"), "no option 'colour'"),
+        (("--set", "graphs=0"), "graphs = 0"),
+        (("--init", "none.npz"), "can't be read"),
     ],
 )
 def test_training_refuses_in_one_line(run: Any, words: tuple[str, ...], said: str) -> None:
@@ -52,39 +38,51 @@ def test_other_agents_need_models(run: Any) -> None:
     assert "give the models" in run("train", "muzero", "--set", "profile=paper", "--out", "p.npz").error_line
 
 
-def test_a_policy_of_one_graph_is_kept_and_planned_with(run_json: Any) -> None:
-    learning = ("--set", "samples=4", "--set", "warm_start=none", "--set", "epochs=1")
-    trained = run_json(
-        "train",
-        "go",
-        f"{MODEL}@p100x2",
-        "--mode",
-        "one",
-        "--budget",
-        "12",
-        "--out",
-        "p.npz",
-        *TINY,
-        *learning,
-    )
-    assert [(row["evaluations"], row["updates"]) for row in trained["rows"]] == [(12, 2)]
-    arrays, about = read_policy("p.npz", "go")
-    assert about["agent"] == "go" and about["shape"]["width"] == 8 and about["mode"] == "one"
-    assert arrays["enter.weight"].shape[1] == 8
+def test_a_policy_is_kept_and_planned_with(run_json: Any) -> None:
+    trained = run_json("train", "go", f"{MODEL}@p100x2", "--budget", "1", "--out", "p.npz", *SMALL)
+    assert [row["graphs"] for row in trained["rows"]] == [2]
+    _, about = read_policy("p.npz", "go")
+    assert about["agent"] == "go" and about["settings"]["rounds"] == 1
     answer = run_json(
         "plan",
         MODEL,
         "-m",
         "p100x2",
+        "--tasks",
+        "placement,fusion,schedule",
         "--solver",
         "go",
         "--init",
         "p.npz",
-        "--set",
-        "mode=zero-shot",
         "--budget",
-        "9",
-        *TINY,
+        "30",
     )
     row = next(row for row in answer["rows"] if row["name"] == "go")
     assert row["picoseconds"] > 0
+
+
+def test_an_interrupted_training_says_the_line_that_goes_on(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from loadmaster.graph.go import training
+
+    asked: list[dict[str, Any]] = []
+
+    def train(**given: Any) -> None:
+        asked.append(given)
+        if len(asked) > 1:
+            Path("a p.state.npz").write_bytes(b"")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "train", train)
+    words = ("train", "go", f"{MODEL}@p100x2", "--budget", "1", "--out", "a p.npz", *SMALL)
+    assert run(*words).error_line == "error: interrupted"  # before anything was kept
+    stopped = run(*words)
+    line = stopped.error_line.partition("go on with loadmaster ")[2]
+    assert stopped.exit == 130 and run(*shlex.split(line)).exit == 130
+    first, again = asked[1:]
+    assert again.pop("resume") == Path("a p.state.npz") and first.pop("resume") is None
+    for each in (first, again):
+        assert [(program.name, machine.name) for program, machine in each.pop("own")] == [(MODEL, "p100x2")]
+        each.pop("report")
+    assert again == first

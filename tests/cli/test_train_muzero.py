@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,3 +116,26 @@ def test_training_without_an_end_is_refused(run: Any) -> None:
         "train", "muzero", *PAPER, MODELS[0], *CHIP, "--budget", "4", "--resume", __file__, "--out", "p.npz"
     )
     assert "can't be resumed" in wrong.err
+
+
+def test_the_lines_that_training_prints_can_be_typed(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a training that only takes down what it was asked for: the line goes on, with the same settings and an end."""
+    from loadmaster.malloc_game.muzero.paper import training
+
+    asked: list[tuple[list[str], dict[str, Any]]] = []
+
+    def train(games: list[tuple[str, Any]], **given: Any) -> training.Trained:
+        asked.append(([name for name, _ in games], given))
+        given["out"].write_bytes(b"")
+        return training.Trained([], 0, {})
+
+    monkeypatch.setattr(training, "train", train)
+    words = ("train", "muzero", *PAPER, *MODELS, *CHIP, "--budget", "4", "--out", "a p.npz", *TINY)
+    printed = dict(re.findall(r"^(use it|go on): +loadmaster (.*)$", run(*words).out, re.MULTILINE))
+    Path("a p.state.npz").write_bytes(b"")
+    assert run(*shlex.split(printed["go on"])).exit == 0
+    (names, first), (again, second) = asked
+    assert names == again and first["options"] == second["options"] and first["seed"] == second["seed"]
+    assert (second["evaluations"], second["resume"]) == (8, Path("a p.state.npz"))
+    used = shlex.split(printed["use it"])
+    assert used[:4] == ["plan", MODELS[0], "--machine", CHIP[1]] and used[-1] == "a p.npz"

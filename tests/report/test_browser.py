@@ -11,6 +11,7 @@ import pytest
 
 from generate_mapping import three_memories
 from hostile_names import HOSTILE, renamed
+from loadmaster.cli.demo import Scene, render_demo
 from loadmaster.machine import load_machine
 from loadmaster.plan import Plan
 from loadmaster.program.build import Builder
@@ -53,6 +54,24 @@ def opened(browser: Any) -> Iterator[Open]:
 def settle(page: Any) -> None:
     """Let the page draw."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def test_the_demo_s_page_is_seen(browser: Any, tmp_path: Path) -> None:
+    """Its bars have the lengths of their values, and nothing is fetched; it has no script to wait for."""
+    scene = Scene(
+        "a", "A scene", "a line", (("x", 4, "4 B"), ("y", 2, "2 B"), ("z", 1, "1 B")), "bytes", "how"
+    )
+    (tmp_path / "index.html").write_text(render_demo([scene], tmp_path), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 1280, "height": 1000})
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto((tmp_path / "index.html").as_uri())
+    widths = page.evaluate(
+        "[...document.querySelectorAll('rect')].map((r) => r.getBoundingClientRect().width)"
+    )
+    assert widths[0] == pytest.approx(2 * widths[1], rel=0.01) == pytest.approx(4 * widths[2], rel=0.01)
+    assert widths[0] > 300 and page.locator("h2").inner_text() == "1. A scene" and len(requests) == 1
+    page.close()
 
 
 @pytest.fixture(scope="module")

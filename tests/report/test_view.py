@@ -201,14 +201,18 @@ def test_columns_keep_every_number_and_text() -> None:
     for i, most in enumerate((1, 200, 2**20, 2**40)):
         arrays[f"c{i}"] = rng.integers(-most, most, size=100 + i)
         columns.add(f"c{i}", arrays[f"c{i}"])
+    for i, most in enumerate((2, 300, 2**40)):  # ascending, as times and ends are: as differences
+        arrays[f"up{i}"] = np.cumsum(rng.integers(0, most, size=5_000))
+        columns.add(f"up{i}", arrays[f"up{i}"])
     texts = ["", "plain", "\u202eevil\n", "</script>", "x" * 10_000, "\ud800"]
     columns.add_texts("names", texts)
     data = gzip.decompress(base64.b64decode(columns.pack()))
     kinds = {"Int8Array": "i1", "Uint8Array": "u1", "Int32Array": "<i4", "Float64Array": "<f8"}
     for name, array in arrays.items():
-        kind, offset, length = columns.table[name]
-        assert offset % 8 == 0
-        read = np.frombuffer(data, dtype=kinds[kind], count=length, offset=offset)
+        kind, offset, length, *steps = columns.table[name]
+        assert offset % 8 == 0 and bool(steps) == name.startswith("up")
+        read = np.frombuffer(data, dtype=kinds[steps[0] if steps else kind], count=length, offset=offset)
+        read = np.cumsum(read).astype(kinds[kind]) if steps else read
         assert (read == array).all()
     kind, offset, length = columns.table["names.ends"]
     ends = np.frombuffer(data, dtype=kinds[kind], count=length, offset=offset).tolist()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free
+from loadmaster.cli.bank import BankOption, BankStartsOption, known_answers, recalled_text
 from loadmaster.cli.plan import SetOption, parse_settings
 from loadmaster.cli.progress import LiveLine
 from loadmaster.files import writing
@@ -56,6 +57,8 @@ def command(
     plan: Annotated[Path | None, typer.Option(metavar="JSON", help="Write the plan.")] = None,
     run: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep a run folder in this folder.")] = None,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with a run.")] = None,
+    bank: BankOption = None,
+    bank_starts: BankStartsOption = False,
     overwrite: OverwriteOption = False,
 ) -> Answer:
     """Fit a capacity (exit 0, 1: proven impossible, 4: unknown), or find the least one.
@@ -68,13 +71,13 @@ def command(
     from loadmaster.allocation.auto import offset_solver, read_problem, replan_offsets
     from loadmaster.allocation.several import fill_banks, fill_memories
     from loadmaster.planner.fitting import judge_placement
-    from loadmaster.runs import run_solver
+    from loadmaster.runs.session import solve_with_bank
     from loadmaster.search.solver import Budget
 
     for path in (plot, out, plan):
         if path is not None:
             check_free(path, overwrite, file)
-    seconds = _seconds(time_limit)
+    seconds, answers = _seconds(time_limit), known_answers(bank, bank_starts)
     limit = None if capacity is None else _size(capacity, "--capacity")
     problem = read_problem(file, limit, minimize=minimize, pairs=pairs)
     ways = [
@@ -93,7 +96,8 @@ def command(
     if previous is not None:
         solution = replan_offsets(problem, previous, seconds, seed)
     else:
-        solution = run_solver(
+        solution = solve_with_bank(
+            answers,
             offset_solver(solver, off or (), threads, parse_settings(settings or [])),
             problem,
             Budget(budget, seconds),
@@ -116,7 +120,7 @@ def _with_arena(answer: Answer, found: Placement, file: str) -> Answer:
     """What TFLite Micro needs beside the tensors of a .tflite file: one least for a model, not two."""
     if not file.lower().endswith(".tflite") or found.solution.value is None:
         return answer
-    from loadmaster.export.tflm_arena import read_arena
+    from loadmaster.export.tflm_measure import read_arena
     from loadmaster.program.importers.tflite.read import read_bytes
 
     arena = read_arena(read_bytes(file), name=file).with_planned(found.solution.value)
@@ -187,6 +191,8 @@ def _write(found: Placement, plot: Path | None, out: Path | None, plan: Path | N
 
 def _render(found: Placement, files: list[Path]) -> Answer:
     """The answer beside size-ordered first fit and the bound."""
+    from loadmaster.planner.fitting import ARENA
+
     problem, solution, baseline = found.problem, found.solution, found.baseline
     assert baseline is not None
     rows = [
@@ -208,6 +214,7 @@ def _render(found: Placement, files: list[Path]) -> Answer:
             "fits": problem.capacity is not None,
             **solution.metrics,
             **_about_run(solution),
+            **({} if solution.recalled is None else {"bank": solution.recalled.as_json()}),
         },
         {
             "what": "bound",
@@ -237,7 +244,11 @@ def _render(found: Placement, files: list[Path]) -> Answer:
     if "moved" in solution.metrics:
         moved, size = solution.metrics["moved"], solution.metrics["moved_bytes"]
         blocks.append(f"moved {len(moved)} unchanged buffers, {size:,} bytes")
+    if solution.recalled is not None:
+        blocks.append(recalled_text(solution.recalled, "bytes"))
     files += [] if solution.run is None else [solution.run]
+    if any(row["status"] == "optimal" for row in rows):
+        blocks.append(f"optimal among {ARENA.space}; not sought: {ARENA.left_out}")
     blocks.append("checked: ok" + "".join(f", wrote {path}" for path in files))
     return Answer(rows, blocks, (*solution.warnings, *solution.refused), found.error)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-_NUMBER = re.compile(r"[-−+]?[0-9][0-9.,]*( ?[A-Za-zµ%×/]+)?|[–-]|unlimited|")
+_NUMBER = re.compile(r"(?:< )?[-−+]?[0-9][0-9.,]*( ?[A-Za-zµ%×/]+)?|[–-]|unlimited|")
 _WIDE = 100_000
 """Into a file or a pipe nothing is wrapped: other programs read lines."""
 

@@ -77,6 +77,7 @@ def _side(side: Side, other: Side) -> dict[str, Any]:
         "name": side.name,
         "run": history is not None,
         "value": side.value,
+        "origin": side.origin,
         "bound": side.bound,
         "gap": side.gap,
         "evaluations": None if history is None else history.evaluations,
@@ -91,6 +92,7 @@ def _side_table(rows: list[dict[str, Any]], unit: str) -> Table:
         (
             row["name"],
             value_text(row["value"], unit),
+            row["origin"] or "–",
             value_text(row["bound"], unit),
             gap_text(row["gap"]),
             _number(row["evaluations"], ",d"),
@@ -103,6 +105,7 @@ def _side_table(rows: list[dict[str, Any]], unit: str) -> Table:
     columns = (
         "",
         "best",
+        "by",
         "bound",
         "gap",
         "evaluations",

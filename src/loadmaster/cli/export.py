@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free
-from loadmaster.cli.model import MachineOption, Model, takes_model
+from loadmaster.cli.model import MachineOption, Model, refuse_for_run, takes_model
 from loadmaster.errors import nearest
 from loadmaster.export.targets import TARGETS, Target
 from loadmaster.files import writing
@@ -20,7 +21,10 @@ _LIST = "; ".join(f"{name}: {target.summary}" for name, target in TARGETS.items(
 @takes_model
 def command(
     model: Annotated[Model, typer.Argument(metavar="TARGET", help=f"{_LIST}.")],
-    words: Annotated[list[str], typer.Argument(metavar="MODEL PLAN", help="The model and its plan's file.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN | MODEL PLAN", help="A run, or the model and its plan's file or run."),
+    ],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="What to write. [default: STEM.loadmaster.ENDING]")
     ] = None,
@@ -44,6 +48,8 @@ def command(
     says what was expressed and how it was verified. Where the runtime's own plan is as good, nothing
     is written. The machine is the plan's; by default one without limits.
 
+    Example: loadmaster export tflm runs/A
+
     Example: loadmaster export ort model.onnx plan.json --out ordered.onnx
 
     Example: loadmaster export executorch net:build plan.json -m ethos-u65
@@ -52,7 +58,10 @@ def command(
 
     Example: loadmaster export trace resnet50 plan.json -m nnp-i
     """
-    named = to if len(words) == 1 else model.source
+    from loadmaster.runs.folder import RunFolder, is_run
+
+    of_run = len(words) == 1 and is_run(words[0]) and not is_run(model.source)
+    named = model.source if of_run or len(words) > 1 else to
     source, plan = (model.source, words[0]) if len(words) == 1 else (words[0], words[-1])
     if len(words) > 2:
         raise Usage(
@@ -61,6 +70,14 @@ def command(
             remedy="write loadmaster export TARGET MODEL PLAN",
         )
     target = _target(named)
+    if is_run(plan):
+        run = Path(plan)
+        refuse_for_run(run, machine, None)
+        machine, plan = str(run / "machine.toml"), str(RunFolder.open(run).plan_file)
+        if of_run:
+            name_it = f"go where it is, or name it: loadmaster export {named} MODEL {shlex.quote(str(run))}"
+            model = Model.of_run(run, name_it) if target.reads_model else replace(model, source=str(run))
+            source = model.source
     path = _out(out, source, target)
     from loadmaster.export.plans import check_other_file, export_plan
     from loadmaster.plan import load_planned
@@ -69,6 +86,14 @@ def command(
         check_other_file(source, written)
         check_other_file(plan, written, "plan")
     _check_free(path, target, overwrite)
+    if model.format is None and not source.lower().endswith(target.model_ending):
+        others = ", ".join(name for name, each in TARGETS.items() if not each.reads_model)
+        raise Usage(
+            f"'{named}' takes a {target.model_ending} model, and '{source}' is none",
+            object="TARGET",
+            number=named,
+            remedy=f"use {others}, which take any",
+        )
     model = replace(model, source=source, format=model.format or target.format)
     chosen = model.spec.machine_or_unlimited(machine)
     program, decided = load_planned(plan, model.load(chosen), chosen)

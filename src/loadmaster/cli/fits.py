@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free
-from loadmaster.cli.model import MachineOption, Model, takes_model
+from loadmaster.cli.model import MachineOption, Model
 from loadmaster.cli.progress import say
 
 if TYPE_CHECKING:
     from loadmaster.export.tflm_fits import MicroFit
 
 
-@takes_model
 def command(
-    model: Model,
+    source: Annotated[str, typer.Argument(metavar="MODEL", help="A .tflite file.")],
     machine: MachineOption = None,
     target: Annotated[
         str | None,
@@ -71,17 +71,24 @@ def command(
     from loadmaster.export.tflm_fits import fit_micro, write_smaller
     from loadmaster.files import writing
 
+    model = Model(source)
     if not model.source.lower().endswith(".tflite"):
         raise Usage(
             f"'{model.source}' is no .tflite file",
             object=model.source,
-            remedy=f"ask 'loadmaster plan {model.source} --machine MACHINE --fits'",
+            remedy=f"ask {shlex.join(['loadmaster', 'plan', source, '--machine', machine or 'MACHINE', '--fits'])}",
         )
     for path in (out, header):
         if path is not None:
             check_free(path, overwrite, model.source)
     if out is not None and header is not None and out.resolve() == header.resolve():
         raise Usage(f"'{out}' would be the model and the header", object=str(out), remedy="give two names")
+    if machine is None:
+        raise Usage(
+            f"'{model.source}' needs a machine to fit",
+            object=model.source,
+            remedy="give --machine arena:256KiB, or a chip such as --machine stm32h743 (see 'loadmaster machines')",
+        )
     chosen = model.machine(machine)
     found = fit_micro(
         model.source,
@@ -111,7 +118,11 @@ def command(
 
         write_text(header, header_text(found, chosen.export.get("tflm", {})))
         found = replace(found, files=(*found.files, header))
-    return render(found)
+    answer = render(found)
+    unwritten = [str(file) for file in (out, header) if file is not None and not found.answer]
+    if unwritten:
+        answer.blocks.append(f"wrote no {' and no '.join(unwritten)}: no way was found that fits")
+    return answer
 
 
 def _budget(text: str | None) -> int | None:
@@ -145,6 +156,7 @@ def render(found: MicroFit) -> Answer:
         "blame": found.blame,
         "advice": list(found.advice),
         "guessed_kernels": list(way.arena.unknown),
+        "hindrance": found.hindrance or None,
         "files": [str(file) for file in found.files],
     }
     word = {True: "YES", False: "NO", None: "?"}[found.answer]
@@ -160,13 +172,12 @@ def render(found: MicroFit) -> Answer:
         lines.append(f"     {found.excess:,} too many. To blame: {found.blame}.")
         if found.need > found.capacity:
             lines.append(f"     Proven: every order of the operators needs {found.need:,} or more.")
-    lines.append(
-        f"     {way.arena.planned:,} planned + {way.arena.persistent:,} for good; start-up needs "
-        f"{way.arena.startup:,} ({_source(found)})."
-    )
+    lines += [f"     {line}" for line in describe_parts(found)]
     lines.append(f"     The file takes {found.flash_bytes:,} bytes of flash: weights are read from there.")
     if not found.answer:
         lines += [f"     Advice: {text}." for text in found.advice]
+    if found.hindrance:
+        lines.append(f"     But TFLite Micro, as it is installed here, does not run it: {found.hindrance}")
     if way.arena.unknown:
         names = ", ".join(way.arena.unknown)
         lines.append(f"     Kernels' own data are guessed for {names}.")
@@ -174,6 +185,7 @@ def render(found: MicroFit) -> Answer:
         (
             each.name,
             f"{each.arena.total:,}",
+            "computed" if each.arena.measured is None else "measured",
             f"{each.arena.total / first.arena.total - 1:+.1%}",
             "yes" if each.arena.total <= found.capacity else "no",
             each.text,
@@ -182,31 +194,46 @@ def render(found: MicroFit) -> Answer:
     ]
     blocks: list[str | Table] = ["\n".join(lines)]
     if len(cells) > 1:
-        blocks.append(Table(("way", "arena bytes", "change", "fits", "how"), cells))
+        blocks.append(Table(("way", "arena bytes", "", "change", "fits", "how"), cells))
     if found.files:
         blocks.append(f"wrote {', '.join(map(str, found.files))}")
     return Answer([row, *(each.row for each in found.ways)], blocks, error=error, error_in_blocks=True)
 
 
-def _source(found: MicroFit) -> str:
-    if found.way.arena.measured is not None:
-        return "measured: the interpreter starts and runs in it"
-    return f"computed for target '{found.target}'"
+def describe_parts(found: MicroFit) -> list[str]:
+    """What the arena is made of, and whether a number was measured or computed. The parts add up."""
+    arena = found.way.arena.account()
+    is_measured = arena.measured is not None
+    mark = " (computed)" if is_measured else ""
+    planned = f"{arena.planned:,} of planned tensors{mark}"
+    if arena.is_startups:
+        parts = f"{arena.total:,} = what start-up needs at once; then {planned} and {arena.persistent:,} that stay for good{mark}"
+    else:
+        rest = " (the rest)" if is_measured else ""
+        parts = f"{arena.total:,} = {planned} + {arena.persistent:,} that stay for good{rest}; start-up needs {arena.startup:,}{mark}"
+    source = (
+        f"Measured: the interpreter starts and runs in {arena.total:,} bytes."
+        if is_measured
+        else f"Computed for target '{found.target}'."
+    )
+    return [source, f"{parts}."]
 
 
 def header_text(found: MicroFit, about: dict[str, Any]) -> str:
     """A C header with what to reserve, and where."""
     section = dict(about.get("section", {})).get(found.memory, "")
     where = f' __attribute__((section("{section}")))' if section else ""
+    arena = found.way.arena.account()
+    source = "computed" if arena.measured is None else "bytes measured, parts computed"
     lines = [
         "/* Made by Loadmaster: what TFLite Micro's arena needs.",
-        f" * way: {found.way.name}; memory: {found.memory}; target: {found.target}. */",
+        f" * way: {found.way.name}; memory: {found.memory}; target: {found.target}; {source}. */",
         "#ifndef LOADMASTER_ARENA_H",
         "#define LOADMASTER_ARENA_H",
-        f"#define LOADMASTER_ARENA_BYTES {found.way.arena.total}",
-        f"#define LOADMASTER_ARENA_PLANNED_BYTES {found.way.arena.planned}",
-        f"#define LOADMASTER_ARENA_PERSISTENT_BYTES {found.way.arena.persistent}",
-        f"#define LOADMASTER_ARENA_STARTUP_BYTES {found.way.arena.startup}",
+        f"#define LOADMASTER_ARENA_BYTES {arena.total}",
+        f"#define LOADMASTER_ARENA_PLANNED_BYTES {arena.planned}",
+        f"#define LOADMASTER_ARENA_PERSISTENT_BYTES {arena.persistent}",
+        f"#define LOADMASTER_ARENA_STARTUP_BYTES {arena.startup}",
         f"#define LOADMASTER_MODEL_BYTES {found.flash_bytes}",
         f"#define LOADMASTER_ARENA_ATTRIBUTES __attribute__((aligned(16))){where}",
         "#endif",

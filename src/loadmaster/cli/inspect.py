@@ -31,13 +31,14 @@ def command(
 
     Example: loadmaster inspect resnet50 --machine nnp-i --top 5
     """
-    from loadmaster.program.zoo import MODELS
+    from loadmaster.program.models import is_workload
+    from loadmaster.runs.folder import is_run
     from loadmaster.simulate.needs import needs
 
     program = model.load(None if machine is None else model.machine(machine))
     total = needs(program)
     parts = [_totals(program, total), _peak(program, total, top), _largest(program, top)]
-    if machine is not None or model.source.partition(":")[0] in MODELS:
+    if machine is not None or is_workload(model.source) or is_run(model.source):
         chosen = model.machine(machine)
         parts += [_balance(program, chosen, total), _bounds(program, chosen)]
     rows = [row for found, _ in parts for row in found]

@@ -1,7 +1,7 @@
 """`loadmaster COMMAND`: finds the command, runs it, prints its answer, sets the exit code.
 
-A command is one file with a function `command` that returns an `Answer`, and one line in
-`COMMANDS`. Its file is imported only when it is used, and it imports NumPy and all else inside
+A command is one file with a function `command` that returns an `Answer` (or another one that is
+named), and one line in `COMMANDS`. Its file is imported only when it is used, and it imports NumPy and all else inside
 its function, so that help is shown at once.
 
 | exit code | meaning |
@@ -27,32 +27,36 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from loadmaster import __version__, signals
 from loadmaster.cli.answer import Answer, Usage, json_text, one_line, printable, put, show
-from loadmaster.cli.progress import be_quiet, say
+from loadmaster.cli.progress import be_quiet, clear, say
 from loadmaster.errors import LoadmasterError, nearest
 
 COMMANDS = {
+    "demo": ("demo", "three scenes in two minutes, and a page of them"),
     "models": ("models", "list the workloads, or describe one"),
     "machines": ("machines", "list the machines, or describe one with the source of its numbers"),
     "import": ("import_", "turn a model of another framework into a program file"),
     "inspect": ("inspect", "what a model needs: bytes, flops, peak, bounds of time"),
     "simulate": ("simulate", "time a model on a machine, with a plan or without"),
-    "check": ("check", "is a plan sound? name every violation"),
+    "check": ("simulate:judge", "is a plan sound? name every violation"),
     "solvers": ("solvers", "list the solvers of every kind of problem, or describe one"),
     "runs": ("runs", "list the runs of a folder"),
+    "watch": ("watch", "a local page that follows running searches"),
+    "bank": ("bank", "list the answers of a bank of plans"),
     "compare": ("compare", "two runs or plans side by side, and what changed"),
     "replay": ("replay", "check and score every plan of a run again"),
     "validate": ("replay", "the same as replay"),
     "fits": ("fits", "does a .tflite model fit a microcontroller, and what would help?"),
     "plan": ("plan", "decide memories, offsets, devices, order; does it fit?"),
+    "resume": ("plan:resume", "go on with a run that was interrupted, or give it more"),
     "calibrate": ("calibrate", "measure a machine, and a model's ops on it"),
     "export": ("export", "write a model so that a runtime follows a plan"),
     "run": ("run", "run a PyTorch model on a device as a plan says"),
     "train": ("train", "train an agent's policy, to start from elsewhere"),
-    "transfer": ("transfer", "what a trained policy decides for other models"),
+    "transfer": ("train:transfer", "what a trained policy decides for other models"),
     "report": ("report", "one offline HTML file about runs or plans"),
     "figures": ("figures", "pictures of mapping runs: learning curves, maps, room"),
     "allocate": ("allocate", "offsets for buffers: fit a capacity, or the least one"),
@@ -67,6 +71,25 @@ NO_READER = 141
 
 # Click's base error, wherever this version of Typer keeps it.
 _USAGE_ERRORS: type[BaseException] = typer.BadParameter.__mro__[2]
+
+
+class Panels(TyperCommand):
+    """A command whose options are shown in panels, by purpose (`rich_help_panel`), in the order of the first of
+    each; what has no panel comes first."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            named = getattr(param, "rich_help_panel", None) or "Options"
+            if record is not None:
+                panels.setdefault("Arguments" if param.param_type_name == "argument" else named, []).append(
+                    record
+                )
+        for title, records in panels.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 class Commands(TyperGroup):
@@ -84,9 +107,10 @@ class Commands(TyperGroup):
                 object=cmd_name,
                 remedy="see 'loadmaster --help'",
             )
-        module = importlib.import_module(f"loadmaster.cli.{COMMANDS[cmd_name][0]}")
+        name, _, function = COMMANDS[cmd_name][0].partition(":")
+        module = importlib.import_module(f"loadmaster.cli.{name}")
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(cmd_name, epilog=EVERYWHERE)(module.command)
+        single.command(cmd_name, cls=Panels, epilog=EVERYWHERE)(getattr(module, function or "command"))
         return typer.main.get_command(single)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -119,7 +143,7 @@ class Commands(TyperGroup):
         aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
         try:
             with aside:
-                result = super().main(args=args, prog_name="loadmaster", standalone_mode=False)
+                result = super().main(args=args, prog_name="loadmaster", standalone_mode=False, obj=as_json)
             if isinstance(result, int):  # help and version have printed already; or interrupted
                 if result != INTERRUPTED:
                     return result
@@ -130,7 +154,7 @@ class Commands(TyperGroup):
         except BrokenPipeError:
             raise
         except LoadmasterError as error:
-            code = error.exit_code
+            code = signals.exit_code() if error.exit_code == INTERRUPTED else error.exit_code
             failure = error
         except _USAGE_ERRORS as usage:
             code, failure = 2, _usage_failure(usage)
@@ -140,6 +164,7 @@ class Commands(TyperGroup):
             code, failure = signals.exit_code(), LoadmasterError("interrupted", object=_name(args))
         except Exception as error:
             code, failure = BUG, _bug_failure(error)
+        clear()
         put(f"error: {one_line(failure.message)}", sys.stderr)
         if as_json:
             put(json_text(_name(args), Answer(error=failure), code), stdout)
@@ -147,6 +172,7 @@ class Commands(TyperGroup):
 
 
 def _print(args: list[str], answer: Answer, code: int, as_json: bool, quiet: bool, stdout: IO[str]) -> int:
+    clear()
     if as_json:
         put(json_text(_name(args), answer, code), stdout)
         return code
@@ -226,7 +252,9 @@ def _stopping(run: bool) -> None:
 
 def _farewell(run: Path | None) -> None:
     """In place of the main thread, which is in the middle of something long."""
-    kept = "" if run is None else f": what was found is kept, go on with --resume {run}"
+    from loadmaster.runs.folder import resume_line
+
+    kept = "" if run is None else f": what was found is kept, go on with {resume_line(run)}"
     failure = LoadmasterError(f"interrupted{kept}", object=_name(sys.argv[1:]))
     put(f"error: {one_line(failure.message)}", sys.stderr)
     if "--json" in sys.argv:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -86,11 +88,13 @@ class Model:
         return replace(self, device=evaluator.removeprefix(EXECUTOR)) if evaluator and runs else self
 
     @property
-    def words(self) -> str:
-        """As a later command that is about the same Program takes it."""
-        options = [("--split", self.split), ("--device", self.device), ("--costs", self.costs)]
-        given = [f"{name} {value}" for name, value in options if value is not None]
-        return " ".join([self.source, *(["--train"] if self.train else []), *given])
+    def calibrate_line(self) -> str:
+        """The command that measures its ops, if it is a function that can be run."""
+        if not self.spec.is_function:
+            return ""
+        options = [("--split", self.split), ("--device", self.device), ("--costs", "costs.json")]
+        words = [word for option, value in options if value is not None for word in (option, value)]
+        return shlex.join(["loadmaster", "calibrate", self.source, *["--train"][: self.train], *words])
 
     def typed(self) -> list[str]:
         """The model and the options that read it, as they were typed."""
@@ -107,13 +111,74 @@ class Model:
     def arguments(self) -> dict[str, Any]:
         """How the model is read, for a run's folder: without absolute paths, as JSON takes it."""
         from loadmaster.host import command_line
+        from loadmaster.runs.folder import RunFolder, hash_file, is_run
 
+        if is_run(self.source):  # what is known of the model itself is in that run
+            recorded = RunFolder.open(Path(self.source)).about.get("model")
+            return recorded if isinstance(recorded, dict) else {"source": Path(self.source).name}
         given = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {
-            name: command_line([str(value)])[0] if isinstance(value, str | Path) else value
+        words = {
+            name: command_line([_from_here(str(value))])[0] if isinstance(value, str | Path) else value
             for name, value in given.items()
             if name == "source" or value not in (None, (), False)
         }
+        file = self.file
+        if file is None:
+            return words
+        named = command_line([_from_here(str(file))])[0]
+        return {**words, "file": {"path": Path(named).as_posix(), "sha256": hash_file(file)}}
+
+    @property
+    def file(self) -> Path | None:
+        """The file that it is read from; of 'module:function', the module's, if that is in this folder."""
+        if Path(self.source).is_file():
+            return Path(self.source)
+        module, colon, _ = self.source.partition(":")
+        if not colon or not all(part.isidentifier() for part in module.split(".")):
+            return None
+        place = Path(*module.split("."))
+        return next(
+            (each for each in (place.with_suffix(".py"), place / "__init__.py") if each.is_file()), None
+        )
+
+    @classmethod
+    def of_run(cls, run: Path, remedy: str) -> Model:
+        """The model that a run was started with, with its options. Raises if its file is not here, or has changed.
+
+        A folder may come from anyone: a module that it names is only taken if that is the very file, in this folder.
+        `remedy`: what to do where there is none to take.
+        """
+        from loadmaster.runs.folder import RunFolder, model_file
+        from loadmaster.runs.log import BadRun
+
+        folder = RunFolder.open(run)
+        model, file = cls.recorded(folder.about), model_file(folder.about)
+        if file is not None:
+            file.check(run, remedy)
+        names = None if model is None else model.file
+        if model is None or (":" in model.source and (file is None or names != file.path)):
+            raise BadRun(f"run '{run}' does not say which file its model is", object=str(run), remedy=remedy)
+        return replace(model, costs=folder.costs)
+
+    @classmethod
+    def recorded(cls, about: Mapping[str, Any]) -> Model | None:
+        """What a run's `run.json` says of its model; None: nothing that makes sense."""
+        said = about.get("model")
+        if not isinstance(said, dict) or not isinstance(said.get("source"), str):
+            return None
+        values: dict[str, Any] = {}
+        for each in fields(cls):
+            value = said.get(each.name, each.default)
+            several = isinstance(each.default, tuple)
+            if several and isinstance(value, list) and all(isinstance(one, str) for one in value):
+                value = tuple(value)
+            if each.name == "costs":
+                value = None  # the run has its own copy
+            kinds = (tuple,) if several else (bool,) if each.default is False else (str, type(None))
+            if not isinstance(value, kinds):
+                return None
+            values[each.name] = value
+        return cls(**values)
 
 
 def takes_model(command: Callable[..., Answer]) -> Callable[..., Answer]:
@@ -128,10 +193,13 @@ def takes_model(command: Callable[..., Answer]) -> Callable[..., Answer]:
     options = [_parameter(name, *option) for name, option in _OPTIONS.items()]
 
     def run(**values: Any) -> Answer:
+        from loadmaster.program.importers import as_module
+
         given = {name: values.pop(name) for name in ("source", *_OPTIONS)}
         frozen: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
         }
+        frozen["source"] = as_module(frozen["source"])
         return command(Model(**frozen), **values)
 
     everything = [first, *named, *options]
@@ -143,6 +211,7 @@ def takes_model(command: Callable[..., Answer]) -> Callable[..., Answer]:
     return run
 
 
+READING, TORCH = "Reading the model", "Reading a PyTorch module"
 _SOURCE = Annotated[
     str, typer.Argument(metavar="MODEL", help="A name from 'loadmaster models', a file, or module:function.")
 ]
@@ -151,61 +220,115 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         Annotated[
             str | None,
             typer.Option(
-                help="onnx, tflite, hlo, jax, torch, executorch, dnn-partitioning or program; else by the ending."
+                help="onnx, tflite, hlo, jax, torch, executorch, dnn-partitioning or program; else by the ending.",
+                rich_help_panel=READING,
             ),
         ],
         None,
     ),
     "shape": (
-        Annotated[list[str], typer.Option(metavar="NAME=1,3,224,224", help="Dimensions of an input.")],
+        Annotated[
+            list[str],
+            typer.Option(
+                metavar="NAME=1,3,224,224",
+                help="Dimensions of an input, or the size of a named one, as batch=1.",
+                rich_help_panel=READING,
+            ),
+        ],
         [],
     ),
-    "arg": (Annotated[list[str], typer.Option(metavar="f32[8,128]", help="An argument of a function.")], []),
+    "arg": (
+        Annotated[
+            list[str],
+            typer.Option(metavar="f32[8,128]", help="An argument of a function.", rich_help_panel=READING),
+        ],
+        [],
+    ),
     "weights": (
-        Annotated[str | None, typer.Option(metavar="0,2", help="Positions of arguments that are weights.")],
+        Annotated[
+            str | None,
+            typer.Option(
+                metavar="0,2", help="Positions of arguments that are weights.", rich_help_panel=READING
+            ),
+        ],
         None,
     ),
-    "trip": (Annotated[list[str], typer.Option(metavar="NAME=N", help="How often a loop runs.")], []),
+    "trip": (
+        Annotated[
+            list[str], typer.Option(metavar="NAME=N", help="How often a loop runs.", rich_help_panel=READING)
+        ],
+        [],
+    ),
     "inplace": (
         Annotated[
-            list[str], typer.Option(metavar="KIND", help="Ops that overwrite their input, such as relu.")
+            list[str],
+            typer.Option(
+                metavar="KIND", help="Ops that overwrite their input, such as relu.", rich_help_panel=READING
+            ),
         ],
         [],
     ),
     "edge_unit": (
         Annotated[
-            str | None, typer.Option(metavar="UNIT", help="Of the edges' times of a dnn-partitioning file.")
+            str | None,
+            typer.Option(
+                metavar="UNIT",
+                help="Of the edges' times of a dnn-partitioning file.",
+                rich_help_panel=READING,
+            ),
         ],
         None,
     ),
     "level": (
-        Annotated[str, typer.Option(help="PyTorch: functional, or core, where layers are taken apart.")],
+        Annotated[
+            str,
+            typer.Option(
+                help="PyTorch: functional, or core, where layers are taken apart.", rich_help_panel=TORCH
+            ),
+        ],
         "functional",
     ),
     "strict": (
-        Annotated[bool, typer.Option("--strict", help="Refuse ops whose cost would be an estimate.")],
+        Annotated[
+            bool,
+            typer.Option(
+                "--strict", help="Refuse ops whose cost would be an estimate.", rich_help_panel=READING
+            ),
+        ],
         False,
     ),
     "train": (
-        Annotated[bool, typer.Option("--train", help="PyTorch: a training step of the module.")],
+        Annotated[
+            bool,
+            typer.Option("--train", help="PyTorch: a training step of the module.", rich_help_panel=TORCH),
+        ],
         False,
     ),
     "split": (
         Annotated[
-            str | None, typer.Option(metavar="SIZE", help="PyTorch: larger weights are cut into slices.")
+            str | None,
+            typer.Option(
+                metavar="SIZE", help="PyTorch: larger weights are cut into slices.", rich_help_panel=TORCH
+            ),
         ],
         None,
     ),
     "device": (
         Annotated[
             str | None,
-            typer.Option(help="PyTorch: cuda or cpu, what it is captured for. [a GPU if there is one]"),
+            typer.Option(
+                help="PyTorch: cuda or cpu, what it is captured for. [a GPU if there is one]",
+                rich_help_panel=TORCH,
+            ),
         ],
         None,
     ),
     "costs": (
         Annotated[
-            Path | None, typer.Option(metavar="JSON", help="Measured op times, as 'calibrate' writes them.")
+            Path | None,
+            typer.Option(
+                metavar="JSON", help="Measured op times, as 'calibrate' writes them.", rich_help_panel=READING
+            ),
         ],
         None,
     ),
@@ -225,6 +348,13 @@ def size_of(text: str | None, option: str) -> int | None:
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+def _from_here(path: str) -> str:
+    """An absolute path below the current folder as a relative one."""
+    with contextlib.suppress(ValueError):
+        return str(Path(path).relative_to(Path.cwd())) if Path(path).is_absolute() else path
+    return path
 
 
 def _shape(text: str) -> tuple[str, list[int]]:
@@ -277,9 +407,13 @@ def read_planned(
     model: Model, machine: str | None, capacity: Sequence[str] | None, plan: Path | None
 ) -> tuple[Program, Machine, Plan]:
     """The program of a plan file, with the ops in it that the plan runs again; its machine; the plan. Without
-    a file, the model as it is and a plan that decides nothing."""
+    a file, the model as it is and a plan that decides nothing. Of a run, its own program, machine and plan."""
     from loadmaster.plan import Plan, load_planned
+    from loadmaster.runs.folder import RunFolder, is_run
 
+    if is_run(model.source):
+        refuse_for_run(model.source, machine, capacity)
+        plan = RunFolder.open(Path(model.source)).plan_file if plan is None else plan
     chosen = model.machine(machine)
     program = model.load(chosen)
     chosen = sized_machine(chosen, model, program, capacity)
@@ -287,6 +421,18 @@ def read_planned(
         return program, chosen, Plan()
     about, decided = load_planned(plan, program, chosen)
     return about, chosen, decided
+
+
+def refuse_for_run(run: str | Path, machine: str | None, capacity: Sequence[str] | None) -> None:
+    """A run has its own machine: nothing else may be said of it."""
+    if machine is not None or capacity:
+        option, value = ("--capacity", capacity[0]) if capacity else ("--machine", machine)
+        raise Usage(
+            f"{option} is for a model: run '{run}' has its own machine",
+            object=option,
+            number=value,
+            remedy="leave it out",
+        )
 
 
 def sized_machine(

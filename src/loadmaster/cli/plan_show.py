@@ -5,21 +5,27 @@ One layout a kind of problem says which columns there are and how a row is calle
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from loadmaster.allocation.problem import Allocation, ProgramAllocation
 from loadmaster.cli.allocate import render_blame
 from loadmaster.cli.answer import Answer, Table
-from loadmaster.cli.progress import gap_text
+from loadmaster.cli.bank import recalled_text
+from loadmaster.cli.model import Model
+from loadmaster.cli.progress import gap_text, value_text
 from loadmaster.errors import LoadmasterError
 from loadmaster.export.tflm_arena import Arena
-from loadmaster.machine import Machine, load_machine
+from loadmaster.machine import Machine
 from loadmaster.planner import KINDS, Result, Row
 from loadmaster.planner.fitting import Fits
 from loadmaster.program import Program
+from loadmaster.runs.folder import RunFolder, is_run
+from loadmaster.runs.resume import BANK
 from loadmaster.units import UNLIMITED, show_bytes, show_time
 
 Cell = Callable[[Row, Result], str]
@@ -54,7 +60,7 @@ def _simulated(row: Row, result: Result) -> str:
 
 
 def _box(row: Row, result: Result) -> str:
-    if row.role == "bound":
+    if row.role == "bound" or row.name == BANK:
         return ""
     if row.white_box:
         return "white box"
@@ -94,20 +100,21 @@ class Layout:
     """What the value is called in JSON."""
     roles: tuple[str, str, str] = ("baseline", "result", "bound")
     """What the rows are called in JSON."""
-    next_steps: tuple[str, ...] = ("see", "run", "draw", "again")
+    next_steps: tuple[str, ...] = ("see", "page", "run", "draw", "again")
 
 
 TIMED = (("gap to bound", _gap), ("evaluations", _evaluations))
 LAYOUTS = {
-    "mapping": Layout((("kind", _box), ("{timed}", _time), ("over compiler", _speedup), *TIMED)),
-    "malloc-game": Layout((("{timed}", _time), ("over all-slow", _speedup), *TIMED)),
+    "mapping": Layout((("kind", _box), ("{timed}", _time), ("over {before}", _speedup), *TIMED)),
+    "malloc-game": Layout((("{timed}", _time), ("over {before}", _speedup), *TIMED)),
     "offload": Layout(
-        (("{timed}", _time), ("over layerwise", _speedup), ("of the ops' time", _over_ops), *TIMED)
+        (("{timed}", _time), ("over {before}", _speedup), ("of the ops' time", _over_ops), *TIMED),
+        next_steps=("see", "page", "run", "again"),  # `figures` draws maps and games
     ),
     "graph": Layout(
-        (("{timed}", _time), ("saved over base", _saved_time), *TIMED),
+        (("{timed}", _time), ("saved over {before}", _saved_time), *TIMED),
         title="{source} on {machine}, simulated",
-        next_steps=("see", "again"),  # `figures` draws where tensors live, which is not decided here
+        next_steps=("see", "page", "again"),  # `figures` draws where tensors live, which is not decided here
     ),
     "allocation": Layout(
         (("bytes", _bytes), ("gap to bound", _gap)),
@@ -115,7 +122,7 @@ LAYOUTS = {
         "{source}",
         "bytes",
         ("bytes-baseline", "bytes-result", "bytes-bound"),
-        ("see", "again"),
+        ("see", "page", "ship", "again"),
     ),
     "order": Layout(
         (("peak bytes", _bytes), ("", _size), ("saved", _saved_bytes), ("gap to bound", _gap)),
@@ -123,7 +130,7 @@ LAYOUTS = {
         "{source}, one device, weights not counted",
         "peak_bytes",
         ("order-baseline", "order", "order-bound"),
-        ("see", "again"),
+        ("see", "page", "again"),
     ),
 }
 BYTES_MOVED = Layout(
@@ -134,9 +141,9 @@ BYTES_MOVED = Layout(
 )
 
 
-def render(result: Result, source: str, model: str, runs: bool = False) -> Answer:
-    """The answer of `plan`. `source`: the model as the user named it; `model`: the same with the options that
-    read it; `runs`: whether 'loadmaster run' may take it."""
+def render(result: Result, model: Model, about_machine: Sequence[str] = ()) -> Answer:
+    """The answer of `plan`. `model`: as the user named it; `about_machine`: the options that named the machine."""
+    source = model.source
     if result.blame is not None:
         assert isinstance(result.problem, Allocation)
         return render_blame(result.problem, result.solution, result.blame, result.error)
@@ -145,20 +152,30 @@ def render(result: Result, source: str, model: str, runs: bool = False) -> Answe
     if result.remeasured is not None:
         blocks.append(result.remeasured)
     if result.places:
-        blocks.append(_places_table(result.places))
+        blocks.append(_places_table(result.places, result.before))
+    if result.plan is not None and result.origin != result.solver:
+        blocks.append(_origin_text(result))
+    if result.recalled is not None:
+        blocks.append(recalled_text(result.recalled, result.problem.unit))
+    if any(row.status.startswith("optimal") for row in result.rows):
+        word = "optimal" if result.gap == 0 else "the optimum is"
+        blocks.append(f"{word} among {result.space}; not sought: {result.left_out}")
     blocks += result.notes
     if result.plan is not None:
-        blocks.append(
-            _next_steps(layout, result, model if result.problem.kind == "offload" else source, runs)
-        )
+        blocks.append(_next_steps(layout, result, model, about_machine))
     more = {
         "model": source,
         "machine": result.machine.name,
         **result.facts,
         "run": None if result.run is None else str(result.run),
         "plan": None if result.kept is None else str(result.kept),
+        "before": result.before,
+        "space": result.space,
+        "origin": result.origin if result.plan is not None else None,
         "stop": result.solution.stop,
     }
+    if result.recalled is not None:
+        more["bank"] = result.recalled.as_json()
     rows = [_json_row(layout, row) for row in result.rows]
     return Answer(rows + result.places, blocks, tuple(result.warnings), result.error, more=more)
 
@@ -189,6 +206,7 @@ def _json_row(layout: Layout, row: Row) -> dict[str, Any]:
 def _table(layout: Layout, result: Result, source: str) -> Table:
     words = {
         "timed": "measured time" if result.measured else "simulated time",
+        "before": result.before or "before",
         "home": result.machine.memories[result.machine.home[0]].name,
     }
     columns = [heading.format(**words) for heading, _ in layout.columns]
@@ -200,17 +218,24 @@ def _table(layout: Layout, result: Result, source: str) -> Table:
     return Table((layout.first, *columns, "took", ""), cells, title)
 
 
-def _places_table(places: list[dict[str, Any]]) -> Table:
+def _origin_text(result: Result) -> str:
+    """Why the plan is not the solver's."""
+    found = next(row.value for row in result.rows if row.role == "result")
+    ours = "nothing" if found is None else value_text(found, result.unit)
+    return f"the plan is that of '{result.origin}': {value_text(result.value, result.unit)}; '{result.solver}' found {ours}"
+
+
+def _places_table(places: list[dict[str, Any]], before: str | None) -> Table:
     """How full memories get, or how busy devices are, beside the plan that one would have otherwise."""
     if places[0]["what"] == "memory":
         cells: list[tuple[str, ...]] = [
             (
                 place["name"],
-                *(show_bytes(place[key]) for key in ("peak_bytes", "compiler_peak_bytes", "capacity_bytes")),
+                *(show_bytes(place[key]) for key in ("peak_bytes", "before_peak_bytes", "capacity_bytes")),
             )
             for place in places
         ]
-        return Table(("memory", "peak", "compiler's peak", "capacity"), cells)
+        return Table(("memory", "peak", f"peak of {before}", "capacity"), cells)
     cells = [
         (
             place["name"],
@@ -225,34 +250,70 @@ def _places_table(places: list[dict[str, Any]]) -> Table:
     return Table(("device", "busy", "memory", "peak", "base's peak", "capacity"), cells)
 
 
-def _next_steps(layout: Layout, result: Result, model: str, runs: bool) -> str:
-    """Where the plan is, and what can be done with it."""
-    kept, run, machine = result.kept, result.run, result.machine
+def _next_steps(layout: Layout, result: Result, model: Model, about_machine: Sequence[str]) -> str:
+    """Where the plan is, and what can be done with it: each line works as it is printed."""
+    kept, run = result.kept, result.run
     if kept is None:
         to_keep = "give --out plan.json to keep a plan for the machine itself"
         if layout is not BYTES_MOVED:
             to_keep = "no plan was written: give --out plan.json"
         return f"checked: ok; {to_keep}"
-    known, lines = _is_known(machine), [f"checked: ok, plan {kept}"]
-    where = machine.name if known else f"{run}/machine.toml"
-    nameable = known or (run is not None and layout is not BYTES_MOVED)
-    has_ops = not isinstance(result.problem, Allocation) or isinstance(result.problem, ProgramAllocation)
+    lines, problem = [f"checked: ok, plan {kept}"], result.problem
+    own = model
+    if is_run(model.source):  # what can be done with a model is in the run that it comes from
+        own = Model.recorded(RunFolder.open(Path(model.source)).about) or model
+    has_ops = not isinstance(problem, Allocation) or isinstance(problem, ProgramAllocation)
+    whole = run is not None and layout is not BYTES_MOVED
+    nameable = whole or bool(about_machine) or _has_own(model, result.machine)
+    plan = [str(run)] if whole else [*model.typed(), str(kept), *about_machine]
     steps = {
-        "see": (f"see it:  loadmaster simulate {model} {kept} --machine {where}", nameable and has_ops),
-        "run": (f"run it:  loadmaster run {model} {kept} --machine {where}", nameable and runs),
-        "draw": (f"draw it: loadmaster figures {run} --out pictures", run is not None),
-        "again": (f"again:   loadmaster replay {run}", run is not None),
+        "see": (["simulate", *plan], has_ops and nameable),
+        "page": (["report", str(run)], run is not None),
+        "ship": (["export", "tflm", *_run_words(own, run)], run is not None and _is_micro(own)),
+        "run": (["run", *_run_words(own, run)], run is not None and _can_run(own)),
+        "draw": (["figures", str(run), "--out", "pictures"], run is not None and _has("matplotlib")),
+        "again": (["replay", str(run)], run is not None),
     }
-    lines += [text for step, (text, possible) in steps.items() if possible and step in layout.next_steps]
+    for step, (words, possible) in steps.items():
+        if possible and step in layout.next_steps:
+            lines.append(f"{_STEPS[step]:9}{shlex.join(['loadmaster', *words])}")
     return "\n".join(lines)
 
 
-def _is_known(machine: Machine) -> bool:
-    """Whether its name alone brings it back."""
+_STEPS = {
+    "see": "see it:",
+    "page": "page:",
+    "ship": "ship it:",
+    "run": "run it:",
+    "draw": "draw it:",
+    "again": "again:",
+}
+
+
+def _run_words(model: Model, run: Path | None) -> list[str]:
+    """A model that its run will find again need not be named."""
+    found = model.file is not None and not model.file.is_absolute()
+    return [str(run)] if found else [model.source, str(run)]
+
+
+def _has_own(model: Model, machine: Machine) -> bool:
+    """Whether the model is meant for this machine, so that it need not be named."""
     try:
-        return load_machine(machine.name).hash == machine.hash
+        return model.spec.machine(None).hash == machine.hash
     except LoadmasterError:
         return False
+
+
+def _can_run(model: Model) -> bool:
+    return model.spec.is_function and _has("torch")
+
+
+def _is_micro(model: Model) -> bool:
+    return model.source.lower().endswith(".tflite") and _has("tflite_micro")
+
+
+def _has(package: str) -> bool:
+    return find_spec(package) is not None
 
 
 def render_fit(found: Fits, program: Program, out: Path | None, arena: Arena | None = None) -> Answer:

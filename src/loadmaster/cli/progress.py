@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import IO, TYPE_CHECKING
 
 from loadmaster.cli.answer import printable, put
-from loadmaster.units import show_bytes, show_time
+from loadmaster.units import MOVED_BYTE_PS, show_bytes, show_time
 
 if TYPE_CHECKING:
     from loadmaster.runs.observer import Standing
@@ -34,9 +34,14 @@ def be_quiet(quiet: bool) -> None:
 def say(text: str) -> None:
     """One line of progress."""
     if not _quiet:
-        if _live is not None:
-            _live.erase()
+        clear()
         put(printable(text), sys.stderr)
+
+
+def clear() -> None:
+    """Take the live line away, should there be one: something else is to be said."""
+    if _live is not None:
+        _live.erase()
 
 
 class LiveLine:
@@ -75,6 +80,15 @@ class LiveLine:
                 due = passed >= (_PLAIN_SECONDS if improved else _SILENT_SECONDS)
             if due:
                 self._put(standing, now)
+
+    def doing(self, text: str) -> None:
+        """What goes on before and after the search. Only on a terminal, where the next line takes its place."""
+        if _quiet or not self._terminal:
+            return
+        with self._lock:
+            self._stream.write(f"\r\x1b[K{printable(text)[: _columns(self._stream) - 1]}")
+            self._stream.flush()
+            self._drawn = True
 
     def close(self) -> None:
         """Show what is still owed and leave the line."""
@@ -120,10 +134,12 @@ def standing_text(standing: Standing) -> str:
         parts.append(f"bound {_beside(standing)}")
     if standing.gap is not None:
         parts.append(f"gap {gap_text(standing.gap)}")
+    if standing.activity:
+        return "  ".join([*parts, standing.activity])
     if standing.per_second is not None:
         parts.append(f"{standing.per_second:,.{0 if standing.per_second >= 10 else 1}f} evals/s")
     if standing.seconds_left is not None:
-        parts.append(f"{_duration(standing.seconds_left)} left")
+        parts.append(f"{duration_text(standing.seconds_left)} left")
     return "  ".join(parts)
 
 
@@ -131,14 +147,18 @@ def value_text(value: int | None, unit: str) -> str:
     """A problem's value for people."""
     if value is None:
         return "–"
+    if unit == "moved":
+        return show_bytes(value // MOVED_BYTE_PS)
     return show_time(value) if unit == "ps" else show_bytes(value) if unit == "bytes" else f"{value:,}"
 
 
 def gap_text(gap: float | None) -> str:
-    """0.035 as '3.5 %'; more digits where it is small, so that only 0 looks like 0."""
+    """0.035 as '3.5 %'; more digits where it is small, so that only 0 looks like 0, and below some no number."""
     if gap is None:
         return "–"
     share = 100 * gap
+    if 0 < share < 0.001:
+        return "< 0.001 %"
     return "0 %" if share == 0 else f"{share:.1f} %" if share >= 1 else f"{share:.2g} %"
 
 
@@ -151,7 +171,8 @@ def _beside(standing: Standing) -> str:
     return number if unit and same else text
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
+    """Seconds for people who wait: '17 s', '4 min', '2.5 h'."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

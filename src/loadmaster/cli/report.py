@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, OverwriteOption, Usage, check_free
-from loadmaster.cli.model import CapacityOption, MachineOption, Model, sized_machine, takes_model
+from loadmaster.cli.answer import Answer, OverwriteOption, check_free
+from loadmaster.cli.model import (
+    CapacityOption,
+    MachineOption,
+    Model,
+    refuse_for_run,
+    sized_machine,
+    takes_model,
+)
 from loadmaster.files import writing
 from loadmaster.units import show_bytes
 
@@ -32,6 +39,10 @@ def command(
     measured: Annotated[
         Path | None, typer.Option(metavar="JSON", help="What 'loadmaster run --json' printed for the plan.")
     ] = None,
+    before: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The baseline of the run that it is held against. [the run's]"),
+    ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     overwrite: OverwriteOption = False,
 ) -> Answer:
@@ -47,25 +58,22 @@ def command(
     Example: loadmaster report resnet50 plan.json --machine nnp-i --out plan.html
     """
     from loadmaster.report import write_report
-    from loadmaster.report.subject import is_plan, is_run, own_report
+    from loadmaster.report.subject import is_plan, own_report
+    from loadmaster.runs.folder import is_run
 
     paths = [Path(model.source), *(more or [])]
     file = out or Path("report.html")
     if not is_run(paths[0]) and not is_plan(paths[0]):
         check_free(file, overwrite, *paths)
         return _answer(_of_model(model, machine, capacity, list(more or []), file, measured), show)
-    if machine is not None or capacity:
-        option, value = ("--capacity", capacity[0]) if capacity else ("--machine", machine)
-        raise Usage(
-            f"{option} is for a model: a run has its own", object=option, number=value, remedy="leave it out"
-        )
+    refuse_for_run(paths[0], machine, capacity)
     own = own_report(paths)
     if out is None and own is not None:
         file = own
     else:
         check_free(file, overwrite, *paths)
     with writing(file):
-        return _answer(write_report(paths, file, measured), show)
+        return _answer(write_report(paths, file, measured, before), show)
 
 
 def _of_model(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, OverwriteOption, Table, check_free
-from loadmaster.cli.model import size_of
+from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free
+from loadmaster.cli.model import Model, refuse_for_run, size_of
 from loadmaster.cli.progress import say
 from loadmaster.errors import Refused
 from loadmaster.units import PICOSECONDS, show_bytes, show_time
@@ -28,15 +29,23 @@ OTHER_DEVICE = "the prediction is for '{}' and the run was on {}: the two times 
 
 
 def command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A PyTorch module:function.")],
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file made for it.")],
+    model: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run, or a PyTorch module:function.")],
+    plan: Annotated[
+        Path | None, typer.Argument(metavar="PLAN|RUN", help="A plan file made for the model, or its run.")
+    ] = None,
     machine: Annotated[
-        str, typer.Option("--machine", "-m", metavar="MACHINE", help="A name or a TOML file.")
-    ] = "h200",
+        str | None,
+        typer.Option(
+            "--machine", "-m", metavar="MACHINE", help="A name or a TOML file. [the run's, or h200]"
+        ),
+    ] = None,
     capacity: Annotated[
         list[str], typer.Option(metavar="NAME=SIZE", help="Capacity the plan was made for.")
     ] = [],  # noqa: B006
-    device: Annotated[str, typer.Option(help="cuda, cuda:1 or cpu.")] = "cuda",
+    device: Annotated[
+        str | None,
+        typer.Option(help="cuda, cuda:1 or cpu. [what it was captured for, else a GPU if there is one]"),
+    ] = None,
     costs: Annotated[Path | None, typer.Option(help="The cost table that the plan was made with.")] = None,
     budget: Annotated[
         str | None, typer.Option(help="Bytes of fast memory it may have; else the capacity.")
@@ -63,20 +72,45 @@ def command(
     """Run a model under a budget of fast memory: time, peak, and whether results are the same.
 
     The plan is checked first, and one that needs more than it may have is refused. Weights and
-    activations that it does not keep live in pinned host memory.
+    activations that it does not keep live in pinned host memory. A run has the model, its options,
+    the machine and the costs: nothing is said again.
+
+    Example: loadmaster run runs/A
 
     Example: loadmaster run net:build plan.json --machine h200 --capacity hbm=40GiB
     """
-    from loadmaster.execute.run_plan import run_plan
     from loadmaster.machine import load_machine
+    from loadmaster.program.importers.torch.captured import capture_device
+    from loadmaster.runs.folder import RunFolder, is_run
     from loadmaster.search.request import parse_capacity
 
+    own = Path(model) if plan is None else plan
+    where = load_machine(machine or "h200") if not is_run(own) else None
+    if where is None:
+        refuse_for_run(own, machine, capacity)
+        folder, where = RunFolder.open(own), load_machine(str(own / "machine.toml"))
+        name_it = f"go where it is, or name it: loadmaster run MODEL {shlex.quote(str(own))}"
+        read = Model.of_run(own, name_it) if plan is None else Model.recorded(folder.about) or Model(model)
+        model, plan = read.source if plan is None else model, folder.plan_file
+        if not read.spec.is_function:
+            raise Usage(
+                f"'{read.source}' is no PyTorch function, and these alone are run",
+                object=read.source,
+                remedy="see 'loadmaster export --help' for the runtimes of others",
+            )
+        train, split, device = train or read.train, split or read.split, device or read.device
+        costs = costs or folder.costs
+    if plan is None:
+        raise Usage(f"there is no plan of '{model}'", object="PLAN", remedy="give its file, or its run")
+    device = device or capture_device(None)
     if out is not None:
         check_free(out, overwrite, plan, *([inputs] if inputs else []))
+    from loadmaster.execute.run_plan import run_plan
+
     ran = run_plan(
         model,
         plan,
-        load_machine(machine),
+        where,
         capacity=parse_capacity(capacity),
         device=device,
         costs=costs,

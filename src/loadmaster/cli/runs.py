@@ -37,7 +37,8 @@ def command(
     ] = None,
     overwrite: OverwriteOption = False,
 ) -> Answer:
-    """List the runs of a folder: best value, bound, gap, evaluations, seconds, how it ended.
+    """List the runs of a folder: value of the plan handed over, whose it is, bound, gap, evaluations, seconds, how
+    it ended.
 
     With --tensorboard their logs, and those of 'train muzero' (*.log.jsonl), become event files.
 
@@ -45,6 +46,9 @@ def command(
 
     Example: loadmaster runs --tensorboard board && tensorboard --logdir board
     """
+    from loadmaster.runs.folder import RunFolder
+    from loadmaster.runs.history import History, describe_run
+
     if sort not in _SORTS:
         raise Usage(
             f"--sort can't be '{sort}'{nearest(sort, tuple(_SORTS))}",
@@ -64,7 +68,8 @@ def command(
         if not (path / "run.json").exists() and not (path / "log.jsonl").exists():
             continue  # some other folder
         try:
-            rows.append(_row(path))
+            run = RunFolder.open(path)
+            rows.append(describe_run(run, History(run.read_log().lines)))
             sound.append(path)
         except LoadmasterError as error:
             warnings.append(error.message)
@@ -77,6 +82,7 @@ def command(
         (
             row["run"],
             value_text(row["value"], row["unit"]),
+            row["origin"] or "–",
             value_text(row["bound"], row["unit"]),
             gap_text(row["gap"]),
             f"{row['evaluations']:,}",
@@ -85,7 +91,7 @@ def command(
         )
         for row in rows
     ]
-    columns = ("run", "best", "bound", "gap", "evaluations", "seconds", "ended")
+    columns = ("run", "best", "by", "bound", "gap", "evaluations", "seconds", "ended")
     return Answer(rows, [Table(columns, cells), *written], tuple(warnings))
 
 
@@ -107,26 +113,3 @@ def _boards(runs: list[Path], folder: Path, out: Path, overwrite: bool) -> list[
         with writing(board):
             said.append(f"wrote {board}: {export_log(lines, board, begun):,} numbers")
     return said
-
-
-def _row(path: Path) -> dict[str, Any]:
-    from loadmaster.runs import History, RunFolder
-
-    run = RunFolder.open(path)
-    about, history = run.about, History(run.read_log().lines)
-    return {
-        "run": path.name or str(path),
-        "program": str(about["names"].get("program")),
-        "machine": str(about["names"].get("machine")),
-        "problem": str(about["keys"].get("problem", {}).get("kind")),
-        "solver": str(about["solver"].get("name")),
-        "seed": about["seed"],
-        "started": about["created"],
-        "unit": about["unit"],
-        "value": history.result_value,
-        "bound": None if history.bound is None else history.bound.value,
-        "gap": history.gap,
-        "evaluations": history.evaluations,
-        "seconds": history.seconds,
-        "state": history.state,
-    }

@@ -1,4 +1,4 @@
-"""`loadmaster simulate`: how long a model takes on a machine, and what it fills."""
+"""`loadmaster simulate`: how long a model takes on a machine, and what it fills; `loadmaster check`: is a plan sound?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from loadmaster.cli.answer import Answer, Table, Usage
 from loadmaster.cli.model import CapacityOption, MachineOption, Model, read_planned, takes_model
-from loadmaster.errors import Refused
+from loadmaster.errors import BadPlan, Refused
 from loadmaster.units import UNLIMITED, show_bytes, show_time
 
 if TYPE_CHECKING:
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 def command(
     model: Model,
     plan: Annotated[
-        Path | None, typer.Argument(metavar="PLAN", help="A plan file; without one nothing is decided.")
+        Path | None,
+        typer.Argument(
+            metavar="PLAN", help="A plan file; without one nothing is decided. Of a run, by default its own."
+        ),
     ] = None,
     machine: MachineOption = None,
     capacity: CapacityOption = None,
@@ -32,6 +35,8 @@ def command(
     plan is checked; a plan that is not sound, or that does not fit, ends with exit code 1.
 
     Example: loadmaster simulate resnet50 plan.json --machine nnp-i
+
+    Example: loadmaster simulate runs/A
     """
     if model.spec.is_buffers:
         raise Usage(
@@ -40,6 +45,7 @@ def command(
             remedy="use 'loadmaster plan' or 'loadmaster allocate'",
         )
     from loadmaster.plan.check import check
+    from loadmaster.runs.folder import is_run
     from loadmaster.simulate import simulate
 
     program, chosen, decided = read_planned(model, machine, capacity, plan)
@@ -61,7 +67,8 @@ def command(
         *_memories(chosen, timeline),
         *_links(chosen, timeline),
     ]
-    what = "nothing decided" if plan is None else plan.name
+    own = Path(model.source).name if is_run(model.source) else "nothing decided"
+    what = own if plan is None else plan.name
     head = f"{program.name} on {chosen.name}, {what}: time {show_time(timeline.total_ps)}"
     blocks: list[str | Table] = [f"{head}, stalls {show_time(timeline.stall_ps)}", *_tables(rows)]
     error = _misfit(chosen, timeline)
@@ -158,3 +165,63 @@ def _misfit(machine: Machine, timeline: Timeline) -> Refused | None:
         object=machine.memories[over[0]].name,
         number=int(timeline.memory_over[over[0]]),
     )
+
+
+@takes_model
+def judge(
+    model: Model,
+    plan: Annotated[
+        Path | None, typer.Argument(metavar="PLAN", help="A plan file. Of a run, by default its own.")
+    ] = None,
+    machine: MachineOption = None,
+    capacity: CapacityOption = None,
+    most: Annotated[int, typer.Option("--max", min=1, help="How many violations to show.")] = 20,
+) -> Answer:
+    """Check a plan and its timeline; 'ok', or every violation with its tensor, op and number.
+
+    Example: loadmaster check resnet50 plan.json --machine nnp-i
+
+    Example: loadmaster check runs/A
+    """
+    from loadmaster.plan.check import check
+    from loadmaster.runs.folder import is_run
+    from loadmaster.simulate import simulate
+
+    if plan is None and not is_run(model.source):
+        raise Usage("there is no plan to check", object="PLAN", remedy="give its file, or a run")
+    program, chosen, decided = read_planned(model, machine, capacity, plan)
+    timeline: Timeline | None
+    try:
+        timeline = simulate(program, chosen, decided)
+    except BadPlan:
+        timeline = None  # it can't even run; the checker says why
+    violations = check(program, chosen, decided, timeline)
+    rows: list[dict[str, Any]] = [
+        {
+            "rule": v.rule,
+            "message": v.message,
+            "tensor": v.tensor,
+            "tensor_name": None if v.tensor is None else program.tensor_name[v.tensor],
+            "op": v.op,
+            "op_name": None if v.op is None else program.op_name[v.op],
+            "number": v.number,
+        }
+        for v in violations[:most]
+    ]
+    if not violations:
+        return Answer(rows, ["ok"], program.warnings)
+    cells = [
+        (row["rule"], *(_text(row[key]) for key in ("tensor_name", "op_name", "number", "message")))
+        for row in rows
+    ]
+    error = Refused(
+        f"the plan is not sound: {len(violations):,} violations", object=str(plan), number=len(violations)
+    )
+    blocks: list[str | Table] = [Table(("rule", "tensor", "op", "number", "what is wrong"), cells)]
+    if len(violations) > most:
+        blocks.append(f"and {len(violations) - most:,} more: see --max")
+    return Answer(rows, blocks, program.warnings, error)
+
+
+def _text(value: object) -> str:
+    return "–" if value is None else str(value)

@@ -1,33 +1,32 @@
-"""`loadmaster train`: train an agent's policy, and keep it in a file to start from elsewhere."""
+"""`loadmaster train`: train an agent's policy, and keep it in a file to start from elsewhere; `loadmaster transfer`:
+what such a policy decides for models that it has not seen."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from shlex import join
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free
-from loadmaster.cli.model import MachineOption
+from loadmaster.cli.model import MachineOption, Model
 from loadmaster.cli.plan import SetOption, parse_settings, seconds_of
-from loadmaster.cli.progress import LiveLine, gap_text, say
+from loadmaster.cli.progress import gap_text, say
 from loadmaster.errors import nearest
 from loadmaster.files import writing
 from loadmaster.units import show_time
 
 if TYPE_CHECKING:
-    from loadmaster.graph.go.cases import Case
     from loadmaster.machine.machine import Machine
     from loadmaster.malloc_game.muzero.paper.training import Progress
     from loadmaster.malloc_game.problem import MallocGame
     from loadmaster.program.program import Program
-    from loadmaster.search.solver import Solution
 
 AGENTS = ("egrl", "muzero", "go")
 """The solvers whose learner becomes a policy."""
-MODES = ("batch", "one")
 
 
 def command(
@@ -35,14 +34,12 @@ def command(
     out: Annotated[Path, typer.Option(metavar="NPZ", help="Write the policy here.")],
     models: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="MODEL...",
-            help="MODEL or MODEL@MACHINE, together; egrl, muzero: beside their random cases.",
-        ),
+        typer.Argument(metavar="MODEL...", help="MODEL or MODEL@MACHINE, together, beside random cases."),
     ] = None,
     machine: MachineOption = None,
     budget: Annotated[
-        int | None, typer.Option(min=1, help="Games to evaluate on each model; egrl, muzero: generations.")
+        int | None,
+        typer.Option(min=1, help="Generations; go: rounds; muzero as published: games of each model."),
     ] = None,
     time_limit: Annotated[
         str | None,
@@ -54,22 +51,16 @@ def command(
         str | None,
         typer.Option(metavar="POLICY", help="Start from a policy that comes along, or a file of 'train'."),
     ] = None,
-    run: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep run folders in this folder.")] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="NPZ", help="Go on from the .state.npz beside a policy.")
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(metavar="NAME", help="go: train on the graphs of this split.")
-    ] = None,
-    mode: Annotated[str, typer.Option(help="go: 'batch', many graphs together; or 'one'.")] = "batch",
     workers: Annotated[
-        str | None,
-        typer.Option(metavar="WHERE", help="egrl, muzero: share the work out, such as local:4 or ray:8."),
+        str | None, typer.Option(metavar="WHERE", help="Share the work out, such as local:4 or ray:8.")
     ] = None,
     overwrite: OverwriteOption = False,
 ) -> Answer:
-    """Train one policy: egrl and muzero on many programs and machines (and on MODELs of yours, if you give
-    some), go, and muzero as published (--set profile=paper), on the models given, together.
+    """Train one policy on many programs and machines (and on MODELs of yours, if you give some); muzero as
+    published (--set profile=paper) on the models given, together.
 
     The file holds the parameters and what made them, as plain arrays; 'plan --init FILE' starts
     from it, 'transfer FILE' tries it as it is.
@@ -80,11 +71,10 @@ def command(
 
     Example: loadmaster train muzero alexnet-train --machine tpu-v4i-16m --set profile=paper --time-limit 20m --out p.npz
 
-    Example: loadmaster train go --split train --time-limit 25m --out go.npz
+    Example: loadmaster train go --time-limit 25m --workers local:2 --out go.npz
     """
-    from shlex import join
-
     from loadmaster.learn.checkpoints import state_path
+    from loadmaster.runs.session import Interrupted
 
     if agent not in AGENTS:
         raise Usage(
@@ -98,44 +88,63 @@ def command(
     options, models = parse_settings(settings or []), models or []
     seconds = seconds_of(time_limit, "--time-limit")
     common: dict[str, Any] = {"out": out, "seed": seed, "options": options, "init": init}
-    if agent == "go":
-        return _train_go(models, machine, split, mode, budget, seconds, resume, run, common)
     profile = str(options.pop("profile", agent)) if agent == "muzero" else agent
     if profile not in (agent, "paper"):
         raise Usage(
             f"there is no profile '{profile}' to train", object="profile", remedy="use muzero or paper"
         )
-    if split is not None or (not models and profile == "paper"):
+    if not models and profile == "paper":
         raise Usage("give the models to train on", object="MODEL", remedy=f"write 'train {agent} MODEL'")
+    sets = [word for text in settings or [] for word in ("--set", text)]
+    seeded = ["--seed", str(seed)] if seed else []
     if profile == "paper":
-        return _train_paper(models, machine, budget, seconds, resume, overwrite, common)
+        more_of_it = ["--time-limit", str(time_limit)] if budget is None else ["--budget", str(2 * budget)]
+        then = (sets, [*seeded, *more_of_it])
+        return _train_paper(models, machine, budget, seconds, resume, overwrite, common, then)
     own = _own(models, machine)
     distribute = None if workers is None else _distribute(workers)
-    train = _train_muzero if agent == "muzero" else _train_egrl
-    words = [*models, *([] if machine is None else ["--machine", machine])]
-    words += [word for text in settings or [] for word in ("--set", text)] + (
-        ["--seed", str(seed)] * bool(seed)
-    )
-    more = f"more:    loadmaster train {agent} --init {out} --out MORE.npz"
+    train = {"egrl": _train_egrl, "muzero": _train_muzero, "go": _train_go}[agent]
+    words = [*models, *([] if machine is None else ["--machine", machine]), *sets, *seeded]
+    words += [] if budget is None else ["--budget", str(budget)]
+    words += [] if time_limit is None else ["--time-limit", time_limit]
+    words += [] if workers is None else ["--workers", workers]
+    state = state_path(out)
+    words += ["--resume", str(state), "--out", str(out), "--overwrite"]
+    go_on = join(["loadmaster", "train", agent, *words])
+    more = f"more:    loadmaster train {agent} {join(['--init', str(out), '--out', f'{out.stem}-more.npz'])}"
     if time_limit is not None and budget is None:  # nothing but the clock ended it
-        words += [
-            "--time-limit",
-            time_limit,
-            "--resume",
-            str(state_path(out)),
-            "--out",
-            str(out),
-            "--overwrite",
-        ]
-        more = f"go on:   loadmaster train {agent} {join(words)}"
-    return train(own, budget, seconds, resume, distribute, common, more)
+        more = f"go on:   {go_on}"
+    use = _typed(models[0], machine) if models else list(TRY[agent])
+    before = _written(state)
+    try:
+        return train(own, budget, seconds, resume, distribute, common, (use, more))
+    except KeyboardInterrupt:
+        if _written(state) in (None, before) and resume is None:
+            raise  # nothing was learned that is kept
+        raise Interrupted(
+            "interrupted, what was learned is kept", object=agent, remedy=f"go on with {go_on}"
+        ) from None
 
 
-def _run_solver(run: Path | None) -> Callable[..., Solution]:
-    """Shows how it goes, and writes a run folder if the user wants one."""
-    from loadmaster.runs.session import run_solver
+def _written(path: Path) -> int | None:
+    """When a file was written; None if there is none."""
+    return path.stat().st_mtime_ns if path.is_file() else None
 
-    return partial(run_solver, folder=run, display=LiveLine())
+
+TRY = {"egrl": ("resnet50", "--machine", "nnp-i"), "muzero": ("alexnet-train",), "go": ("txl-2",)}
+"""A workload for what was trained on none of the user's."""
+
+
+def _typed(model: str, machine: str | None) -> list[str]:
+    """MODEL@MACHINE, or a MODEL on the machine that is given, as other commands take it."""
+    name, _, own = model.partition("@")
+    on = own or machine
+    return [name, *([] if on is None else ["--machine", on])]
+
+
+def _use(agent: str, policy: Path, words: list[str], *options: str) -> str:
+    """The line that plans with a policy, as it can be typed."""
+    return join(["loadmaster", "plan", *words, "--solver", agent, *options, "--init", str(policy)])
 
 
 def _own(models: list[str], machine: str | None) -> list[tuple[Program, Machine]]:
@@ -162,7 +171,7 @@ def _train_egrl(
     resume: Path | None,
     workers: Any,
     common: dict[str, Any],
-    more: str,
+    then: tuple[list[str], str],
 ) -> Answer:
     from loadmaster.mapping.egrl.training import train
 
@@ -181,9 +190,10 @@ def _train_egrl(
         for row in rows
     ]
     columns = ("view", "generations", "less time than density", "took")
+    use, more = then
     ending = (
-        f"wrote {out}\nuse it:  loadmaster plan MODEL --solver egrl --init {out}\n"
-        f"try it:  loadmaster transfer {out} MODEL\n"
+        f"wrote {out}\nuse it:  {_use('egrl', out, use)}\n"
+        f"try it:  {join(['loadmaster', 'transfer', str(out), *use])}\n"
         f"{more}"
     )
     title = "on validation cases, in the mean of logarithms"
@@ -197,7 +207,7 @@ def _train_muzero(
     resume: Path | None,
     workers: Any,
     common: dict[str, Any],
-    more: str,
+    then: tuple[list[str], str],
 ) -> Answer:
     from loadmaster.malloc_game.muzero.training import train
 
@@ -215,7 +225,8 @@ def _train_muzero(
         )
     ]
     columns = ("generations", "at once, validation cells", "best opening, training cells", "took")
-    ending = f"wrote {out}\nuse it:  loadmaster plan MODEL --solver muzero --init {out}\n{more}"
+    use, more = then
+    ending = f"wrote {out}\nuse it:  {_use('muzero', out, use)}\n{more}"
     title = "less time than msa-refined, in the mean of logarithms"
     return Answer([row], [Table(columns, cells, title), ending], more={"out": str(out)})
 
@@ -228,6 +239,7 @@ def _train_paper(
     resume: Path | None,
     overwrite: bool,
     common: dict[str, Any],
+    then: tuple[list[str], list[str]],
 ) -> Answer:
     from loadmaster.learn.checkpoints import state_path
     from loadmaster.malloc_game.muzero.paper.training import train
@@ -291,10 +303,13 @@ def _train_paper(
         "gap to bound",
         "games",
     )
+    sets, more_of_it = then
+    on = [] if machine is None else ["--machine", machine]
+    again = [*sets, *more_of_it, "--resume", str(state), "--out", str(out), "--overwrite"]
     ending = (
         f"wrote {out} and {state} after {trained.gradient_steps:,} gradient steps\n"
-        f"use it:  loadmaster plan MODEL --solver muzero --set profile=paper --init {out}\n"
-        f"go on:   loadmaster train muzero MODEL… --set profile=paper --resume {state} --out {out} --overwrite"
+        f"use it:  {_use('muzero', out, _typed(models[0], machine), *sets)}\n"
+        f"go on:   {join(['loadmaster', 'train', 'muzero', *models, *on, *again])}"
     )
     more = {
         "out": str(out),
@@ -317,127 +332,69 @@ def _game(name: str, machine: str | None) -> MallocGame:
 
 
 def _train_go(
-    models: list[str],
-    machine: str | None,
-    split: str | None,
-    mode: str,
+    own: list[tuple[Program, Machine]],
     budget: int | None,
     seconds: float | None,
     resume: Path | None,
-    run: Path | None,
+    workers: Any,
     common: dict[str, Any],
+    then: tuple[list[str], str],
 ) -> Answer:
-    from loadmaster.graph.go.training import SYNTHETIC, train
+    from loadmaster.graph.go.training import train
 
-    if mode not in MODES:
-        raise Usage(f"there is no --mode '{mode}'", object="--mode", remedy=f"use {' or '.join(MODES)}")
-    if mode == "one":
-        if len(models) != 1 or split or resume:
-            raise Usage(
-                "--mode one trains on one model",
-                object="--mode",
-                number=len(models),
-                remedy="give one MODEL, or --mode batch",
-            )
-        return _train_go_one(models[0], machine, budget, seconds, run, common)
-    if seconds is None:
-        raise Usage(
-            "training over many graphs has no end", object="--time-limit", remedy="give --time-limit 25m"
-        )
-    synthetic = int(common["options"].get("synthetic", SYNTHETIC))
-    cases = _go_cases(models, machine, split, synthetic, common["seed"])
     out: Path = common["out"]
+    if budget is not None:
+        common["options"]["rounds"] = budget
     with writing(out):
-        found = train(
-            cases,
-            seconds=seconds,
-            resume=resume,
-            split=split,
-            report=say,
-            about={"models": models, "synthetic": synthetic},
-            **common,
+        row = train(own=own, seconds=seconds, resume=resume, workers=workers, report=say, **common)
+    ranked = row["area_under_curve"]
+    cells = [
+        (
+            f"{row['graphs']:,}",
+            f"{row['candidates']:,}",
+            f"{100 * row['better']:.1f} %",
+            "–" if ranked is None else f"{100 * ranked:.1f} %",
+            f"{row['took_seconds']:.1f} s",
         )
-    return _go_answer(found, out)
+    ]
+    columns = ("graphs", "candidates", "of them for the better", "ranked above others", "took")
+    use, more = then
+    ending = f"wrote {out}\nuse it:  {_use('go', out, use)}\n{more}"
+    return Answer([{"what": "graphs", **row}], [Table(columns, cells), ending], more={"out": str(out)})
 
 
-def _train_go_one(
-    name: str,
-    machine: str | None,
-    budget: int | None,
-    seconds: float | None,
-    run: Path | None,
-    common: dict[str, Any],
+def transfer(
+    policy: Annotated[
+        str, typer.Argument(metavar="POLICY", help="pretrained:scores, or a file of 'train egrl'.")
+    ],
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Models to decide for.")],
+    machine: MachineOption = None,
 ) -> Answer:
-    from loadmaster.graph import GraphOptimization
-    from loadmaster.graph.go.training import train_one
-    from loadmaster.planner.source import split_machine
+    """What EGRL's policy decides for each model at once: no search, nothing learned, one evaluation.
 
-    source, on = split_machine(name, machine, say)
-    problem = GraphOptimization(source.load(), source.machine(on))
-    out: Path = common["out"]
-    with writing(out):
-        row = train_one(
-            problem, name=name, evaluations=budget, seconds=seconds, run_solver=_run_solver(run), **common
-        )
+    Both views (nominal: with the machine's rates; strict: without) stand beside themselves untrained,
+    the compiler's map and everything in the slowest memory. Every map fits.
+
+    Example: loadmaster transfer pretrained:scores resnet50 resnet101 --machine nnp-i
+    """
+    from loadmaster.mapping.egrl import transfer as decide
+    from loadmaster.mapping.problem import Mapping
+
+    def problems() -> Iterator[tuple[str, Mapping]]:
+        for name in models:
+            model = Model(name)
+            yield name, Mapping(model.load(), model.machine(machine))
+
+    rows = decide(policy, problems())
     cells = [
         (
             row["model"],
-            show_time(row["base_picoseconds"]),
-            "–" if row["picoseconds"] is None else show_time(row["picoseconds"]),
+            row["name"],
+            show_time(row["picoseconds"]),
+            f"{row['speedup']:.3f} ×",
             gap_text(row["gap"]),
-            f"{row['evaluations']:,}",
-            f"{row['updates']:,}",
         )
-    ]
-    columns = ("trained on", "base plan", "go", "gap to bound", "evaluations", "updates")
-    return Answer([row], [Table(columns, cells), _go_ending(out)], more={"out": str(out)})
-
-
-def _go_cases(
-    models: list[str], machine: str | None, split: str | None, synthetic: int, seed: int
-) -> list[Case]:
-    """Those of a split, or MODEL@MACHINE by name, jointly and placed alone."""
-    from loadmaster.graph.go.cases import JOINT, PLACED, Case, cases_of
-    from loadmaster.planner.source import split_machine
-
-    if bool(models) == bool(split):
-        raise Usage(
-            "give models, or a split of them", object="MODEL", remedy="give --split train, or MODEL@MACHINE…"
-        )
-    if split:
-        return cases_of(split, synthetic, seed)
-    found = []
-    for name in models:
-        source, on = split_machine(name, machine)
-        found += [Case(source.name, on or source.machine(None).name, *what) for what in (JOINT, PLACED)]
-    return found
-
-
-def _go_answer(found: list[dict[str, Any]], out: Path) -> Answer:
-    """The likeliest plan of each graph, beside the base plan and the best that is known."""
-    from loadmaster.graph import UNFIT
-
-    def fitting(value: int) -> int | None:
-        return value if 0 <= value < UNFIT else None
-
-    rows = [
-        {
-            "what": "case",
-            "case": row["case"],
-            "picoseconds": fitting(row["value"]),
-            "best_picoseconds": fitting(row["best"]),
-            "base_picoseconds": row["reference"],
-        }
-        for row in found
-    ]
-    names = ("base_picoseconds", "best_picoseconds", "picoseconds")
-    cells = [
-        (row["case"], *("does not fit" if row[name] is None else show_time(row[name]) for name in names))
         for row in rows
     ]
-    columns = ("trained on", "base plan", "best known", "the policy's likeliest plan")
-    return Answer(rows, [Table(columns, cells), _go_ending(out)], more={"out": str(out)})
-
-
-def _go_ending(out: Path) -> str:
-    return f"wrote {out}\nuse it:  loadmaster plan MODEL --solver go --init {out}"
+    columns = ("model", "map", "time", "over compiler", "gap to bound")
+    return Answer(rows, [Table(columns, cells, policy)], more={"policy": policy})

@@ -89,8 +89,9 @@ def _addresses(place: Int64, begin: Int64, end: Int64, size: Int64, offset: Int6
     decided offsets stay, and the others go largest first where there is room."""
     if not (offset == NO_OFFSET).any():
         return offset
-    _, spot = np.unique(np.stack([place, offset], axis=1), axis=0, return_inverse=True)
-    joined = join_touching(spot.reshape(-1), begin, end)
+    known, which = np.unique(offset, return_inverse=True)
+    _, spot = np.unique(place * len(known) + which, return_inverse=True)
+    joined = join_touching(spot, begin, end)
     count = int(joined.max()) + 1
     first, last, bytes_ = np.full(count, end.max()), np.full(count, -1), np.full(count, 0)
     np.minimum.at(first, joined, begin)

@@ -16,6 +16,7 @@ from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
 from loadmaster.mapping.bytes_moved import counts_bytes
 from loadmaster.plan import Plan, load_planned
+from loadmaster.planner.planner import KINDS
 from loadmaster.program.program import Program
 from loadmaster.report.page import Columns, render_page
 from loadmaster.report.rows import list_changes, list_transitions, list_view, plan_row, read_measured
@@ -24,12 +25,12 @@ from loadmaster.report.subject import (
     check_same_subject,
     compute_value,
     find_before,
-    is_run,
     make_problem_key,
     read_plan,
     read_run,
 )
 from loadmaster.report.view import View, count_transitions, strip_rows, strip_tensors
+from loadmaster.runs.folder import is_run
 from loadmaster.runs.history import History
 from loadmaster.search.request import BadRequest
 from loadmaster.simulate.bounds import time_bounds
@@ -46,7 +47,10 @@ class ReportFacts:
 
 
 def write_report(
-    sources: str | Path | Sequence[str | Path], out: str | Path, measured: Path | None = None
+    sources: str | Path | Sequence[str | Path],
+    out: str | Path,
+    measured: Path | None = None,
+    before: str | None = None,
 ) -> ReportFacts:
     """Write one offline HTML page about runs.
 
@@ -55,6 +59,7 @@ def write_report(
         the first to the second; more: the best beside the others.
       out: the page; a file that is there is replaced.
       measured: what `loadmaster run --json` printed for the plan that is shown.
+      before: the baseline of the run that it is held against; by default the one that the run was.
 
     Returns:
       where it was written, its bytes, and the figures on the page as rows.
@@ -67,7 +72,7 @@ def write_report(
     for path in paths:
         like = next(iter([*runs.values(), *subjects]), None)
         subjects.append(runs[path] if path in runs else read_plan(path, like))
-    return report_subjects(subjects, Path(out), measured)
+    return report_subjects(subjects, Path(out), measured, before)
 
 
 def write_plan_report(
@@ -112,8 +117,21 @@ def report_files(
     return write_plan_report(about, machine, plans, out, measured)
 
 
-def report_subjects(subjects: list[Subject], out: Path, measured: Path | None = None) -> ReportFacts:
+def report_subjects(
+    subjects: list[Subject], out: Path, measured: Path | None = None, before: str | None = None
+) -> ReportFacts:
     """Two subjects: from the first to the second. Else the best of them, against its baseline."""
+    columns, content = collect_content(subjects, measured, before)
+    data = render_page(columns, content).text.encode("utf-8")
+    with replacing(out) as temporary:
+        temporary.write_bytes(data)
+    return ReportFacts(out, len(data), content["rows"], content["warnings"])
+
+
+def collect_content(
+    subjects: list[Subject], measured: Path | None = None, before: str | None = None
+) -> tuple[Columns, dict[str, Any]]:
+    """What a report's page shows: its columns, and all else."""
     check_same_subject(subjects)
     warnings = []
     if len({make_problem_key(subject) for subject in subjects if subject.run is not None}) > 1:
@@ -125,23 +143,20 @@ def report_subjects(subjects: list[Subject], out: Path, measured: Path | None = 
         found = None if same else old
     else:
         new = min(subjects, key=lambda s: (s.value is None, s.value or 0))
-        found = find_before(new)
+        found = find_before(new, before)
     if counts_bytes(new.machine):
         warnings.append("the objective is bytes moved: in the pictures a nanosecond is one byte")
     warnings += [text for text in (new.note, *new.program.warnings) if text]
-    content, rows = _content(new, found, subjects, warnings)
+    columns = Columns()
+    content, rows = _content(new, found, subjects, columns)
     rows += [] if measured is None else read_measured(measured, new)
-    text = render_page(content.pop("columns"), {**content, "rows": rows, "warnings": warnings})
-    data = text.encode("utf-8")
-    with replacing(out) as temporary:
-        temporary.write_bytes(data)
-    return ReportFacts(out, len(data), rows, warnings)
+    return columns, {**content, "rows": rows, "warnings": warnings}
 
 
 def _content(
-    new: Subject, old: Subject | None, subjects: list[Subject], warnings: list[str]
+    new: Subject, old: Subject | None, subjects: list[Subject], columns: Columns
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    columns, program, machine = Columns(), new.program, new.machine
+    program, machine = new.program, new.machine
     views = [View(new, "after")] + ([] if old is None else [View(old, "before")])
     rows = [plan_row(view.subject, view.role) for view in views]
     rows += [plan_row(other, "other") for other in subjects if other is not new and other is not old]
@@ -162,17 +177,15 @@ def _content(
         rows += list_view(view)
     _add_program(columns, program)
     return {
-        "columns": columns,
         "head": _head(new, old),
         "program": {"name": program.name, "ops": program.n_ops, "tensors": program.n_tensors},
         "memories": [memory.name for memory in machine.memories],
         # Buffers have no costs: their ops are moments, and picoseconds would say nothing.
         "timed": bool(program.op_flops.any() or program.costs is not None),
         "views": [view.write(columns, f"v{number}") for number, view in enumerate(views)],
-        "curves": collect_curves(subjects),
+        "curves": _curves(subjects, new.unit),
         "strip": strip,
-        # As the page shows values; on a machine of bytes picoseconds stand for them.
-        "unit": "moved" if counts_bytes(machine) else new.unit,
+        "unit": new.unit,
     }, rows
 
 
@@ -214,6 +227,7 @@ def _head(new: Subject, old: Subject | None) -> dict[str, Any]:
         "evaluations": None if history is None else history.evaluations,
         "seconds": None if history is None else history.seconds,
         "bound_method": new.bound_method,
+        "space": None if new.problem is None or new.kind not in KINDS else KINDS[new.kind].space,
         "before": None if old is None else old.name,
         "command": shlex.join(["loadmaster", *map(str, about["command"])]) if about else None,
         "version": versions.get("loadmaster") if isinstance(versions, dict) else None,
@@ -224,26 +238,37 @@ def _head(new: Subject, old: Subject | None) -> dict[str, Any]:
 _MOST_POINTS = 4_000
 
 
-def collect_curves(subjects: list[Subject]) -> dict[str, Any] | None:
-    """Of the runs among them; None if no run has a curve worth a picture."""
-    runs = [subject for subject in subjects if subject.history is not None]
-    lines = [_run(subject, subject.history) for subject in runs if subject.history is not None]
+def _curves(subjects: list[Subject], unit: str) -> dict[str, Any] | None:
+    return collect_curves(
+        [
+            (subject.name, {} if subject.run is None else subject.run.about, subject.history)
+            for subject in subjects
+            if subject.history is not None
+        ],
+        unit,
+    )
+
+
+def collect_curves(runs: list[tuple[str, dict[str, Any], History]], unit: str) -> dict[str, Any] | None:
+    """Of runs, each by its name, its `run.json` and its log; None if none has a curve worth a picture."""
+    lines = [_curve(*run) for run in runs]
     if not any(len(line["evaluations"]) > 1 for line in lines):
         return None
     known: dict[str, int] = {}
-    for subject in runs:
-        for line in [] if subject.history is None else subject.history.of("baseline"):
+    for _, _, history in runs:
+        for line in history.of("baseline"):
             known.setdefault(str(line["name"]), int(line["value"]))
-    bounds = [subject.bound for subject in runs if subject.bound]
-    return {"runs": lines, "baselines": list(known.items()), "bound": max(bounds, default=None)}
+    bounds = [history.bound.value for _, _, history in runs if history.bound is not None]
+    bound = max(bounds, default=None) or None  # 0: nothing is known
+    return {"runs": lines, "baselines": list(known.items()), "bound": bound, "unit": unit}
 
 
-def _run(subject: Subject, history: History) -> dict[str, Any]:
+def _curve(name: str, about: dict[str, Any], history: History) -> dict[str, Any]:
     curve, lines = _thinned(history.curve), _thinned(history.improvements)
-    about = {} if subject.run is None else subject.run.about
+    bounds = _thinned([line for line in history.of("bound") if line["value"] > 0])
     solver = about.get("solver", {})
     return {
-        "name": subject.name,
+        "name": name,
         # Runs of one solver with equal settings are one group: they differ in their seeds.
         "group": json.dumps([solver.get("name"), solver.get("options")], sort_keys=True),
         "solver": str(solver.get("name")),
@@ -254,6 +279,11 @@ def _run(subject: Subject, history: History) -> dict[str, Any]:
         "values_by_seconds": [int(line["value"]) for line in lines],
         "last_evaluation": history.evaluations,
         "last_second": history.seconds,
+        "bounds": {
+            "evaluations": [int(line["evals"]) for line in bounds],
+            "seconds": [float(line["t"]) for line in bounds],
+            "values": [int(line["value"]) for line in bounds],
+        },
     }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from loadmaster.errors import BadPlan, LoadmasterError
+from loadmaster.errors import BadPlan, LoadmasterError, nearest
 from loadmaster.files import open_regular
 from loadmaster.graph import GraphOptimization
 from loadmaster.machine.machine import Machine
@@ -18,11 +18,12 @@ from loadmaster.plan import Plan, load_plan
 from loadmaster.plan.check import Violation, check
 from loadmaster.program.program import Program
 from loadmaster.runs.compare import run_of
-from loadmaster.runs.folder import RunFolder
-from loadmaster.runs.history import History, compute_gap
+from loadmaster.runs.folder import RunFolder, is_run, kept_before
+from loadmaster.runs.history import History, compute_gap, find_handed_over
 from loadmaster.runs.log import BadRun
 from loadmaster.search.problem import Problem
 from loadmaster.search.registry import load_problem
+from loadmaster.search.request import BadRequest
 from loadmaster.simulate import Timeline, simulate
 
 _MOST_BYTES = 2**28
@@ -69,11 +70,6 @@ class Subject:
         return compute_gap(self.value, self.bound)
 
 
-def is_run(path: Path) -> bool:
-    """Whether a path is the folder of a run."""
-    return path.is_dir() and (path / "run.json").exists()
-
-
 def own_report(paths: list[Path]) -> Path | None:
     """Of one run alone: its own report, which is made anew each time."""
     return paths[0] / "report.html" if len(paths) == 1 and is_run(paths[0]) else None
@@ -87,24 +83,28 @@ def is_plan(path: Path) -> bool:
         return b'"loadmaster_plan"' in file.read(4096)
 
 
-def read_run(path: Path) -> Subject:
-    """The best plan of a run."""
+def read_run(path: Path, history: History | None = None) -> Subject:
+    """The best plan of a run. `history`: its log, where that has been read already."""
     run = RunFolder.open(path)
-    problem, history = load_problem(path), History(run.read_log().lines)
-    if history.result is None:
+    problem, history = load_problem(path), history or History(run.read_log().lines)
+    found = find_handed_over(run, history, problem)
+    if found is None:
         raise BadRun(f"run '{path}' has no plan yet", object=str(path), remedy="give one that found a plan")
-    plan = run.load_plan(history.result["plan"], problem)
+    known, beside = found
+    plan = beside or run.load_plan(known.plan, problem)
     bound = history.bound or problem.bound()
     note = "" if problem.repeatable else "the value was measured; the pictures are simulated"
+    own = known.origin == run.about["solver"].get("name")
+    name = _short(run) if own else f"{known.origin}, beside {_short(run)}"
     return Subject(
-        _short(run),
+        name,
         problem.program,
         problem.machine,
         plan,
         problem,
         run,
         history,
-        history.result_value,
+        known.value,
         bound.value,
         bound.method,
         note,
@@ -184,27 +184,48 @@ def _short(run: RunFolder) -> str:
     return f"{run.about['solver'].get('name')}, seed {run.about['seed']}"
 
 
-_PREFERRED = ("compiler", "production", "msa", "base", "program-order", "first-fit", "all-slow")
-"""Names of baselines: what would be used without us comes first."""
+_PREFERRED = (
+    "one-arena",
+    "compiler",
+    "production",
+    "all-resident",
+    "layerwise",
+    "msa",
+    "base",
+    "program-order",
+)
+"""Names of baselines: what would be used without us comes first. Runs say which one was meant for them."""
 
 
-def find_before(subject: Subject) -> Subject | None:
-    """What stood before, simulated on the same terms; None where there is nothing, or the same."""
+def find_before(subject: Subject, wanted: str | None = None) -> Subject | None:
+    """What stood before, simulated on the same terms; None where there is nothing, or the same. `wanted`: the
+    baseline that is meant, else the one that the run was held against."""
     try:
-        found = _of_log(subject) or _of_problem(subject)
+        found = _of_log(subject, wanted) or _of_problem(subject)
         if found is None or found.plan.hash == subject.plan.hash:
             return None
         found.timeline  # noqa: B018  one that can't run is none
+    except BadRequest:
+        raise
     except LoadmasterError:
         return None
     return found
 
 
-def _of_log(subject: Subject) -> Subject | None:
+def _of_log(subject: Subject, wanted: str | None) -> Subject | None:
     if subject.history is None or subject.run is None or subject.problem is None:
         return None
     lines = subject.history.of("baseline")
-    rank = {name: number for number, name in enumerate(_PREFERRED)}
+    names = [str(line["name"]) for line in lines]
+    if wanted is not None and wanted not in names:
+        raise BadRequest(
+            f"run '{subject.run.name}' has no baseline '{wanted}'{nearest(wanted, names)}",
+            object="--before",
+            number=wanted,
+            remedy=f"use {', '.join(names) or 'none'}",
+        )
+    first = wanted or kept_before(subject.run.about) or ""
+    rank = {name: number for number, name in enumerate((first, *_PREFERRED))}
     for line in sorted(lines, key=lambda line: rank.get(line["name"], len(rank))):
         plan = subject.run.load_plan(line["plan"], subject.problem)
         return _like(subject, str(line["name"]), plan, int(line["value"]))

@@ -2,20 +2,34 @@
 // that differ in their seeds are, from three on, a median with the band from best to worst.
 
 const CHART = { width: 600, height: 300, left: 76, right: 96, top: 14, bottom: 40 };
+const GUTTER = 20; // between charts, as in the style
+const NEAREST = 50; // of two marks of the x axis
 const LINES = ["line0", "line1", "line2", "line3", "line4", "line5"];
 
 function learningCurves(curves) {
-  const logarithmic = choice("scale", [["linear", "linear", ""], ["log", "logarithmic", ""]], "log", (scale) => fill(scale));
-  const holder = make("div.charts");
-  function fill(scale) {
-    holder.replaceChildren();
-    put(holder, chart(curves, "evaluations", scale === "log"), chart(curves, "seconds", scale === "log"));
+  let scale = "log";
+  const logarithmic = choice("scale", [["linear", "linear", ""], ["log", "logarithmic", ""]], scale, (chosen) => {
+    scale = chosen;
+    fill();
+  });
+  const holder = make("div.charts"), legend = make("div.legend");
+  function fill() {
+    // As wide as there is room for, so that texts have their size on any screen.
+    const columns = getComputedStyle(holder).gridTemplateColumns.split(" ").length;
+    const room = (holder.clientWidth - GUTTER * (columns - 1)) / columns;
+    CHART.width = room > 0 ? Math.max(260, Math.floor(room)) : 600;
+    holder.replaceChildren(chart(curves, "evaluations", scale === "log"), chart(curves, "seconds", scale === "log"));
+    const groups = Array.from(new Set(curves.runs.map((run) => run.group)));
+    legend.replaceChildren(...groups.map((group, i) => legendItem(groupName(curves, group), LINES[i % LINES.length])));
   }
-  fill("log");
-  const groups = Array.from(new Set(curves.runs.map((run) => run.group)));
-  const items = groups.map((group, i) => legendItem(groupName(curves, group), LINES[i % LINES.length]));
-  return make("section.panel", make("div.heading", make("h2", "Learning curves"),
-    make("span.quiet", "best value so far; smaller is better"), logarithmic), holder, put(make("div.legend"), ...items));
+  fill();
+  const section = make("section.panel.curves", make("div.heading", make("h2", "Learning curves"),
+    make("span.quiet", "best value so far; smaller is better"), logarithmic), holder, legend);
+  section.refresh = (newer = curves) => {
+    curves = newer;
+    fill();
+  };
+  return section;
 }
 
 function groupName(curves, group) {
@@ -34,6 +48,7 @@ function chart(curves, by, logarithmic) {
   const all = curves.runs.map((run) => ({ ...series(run, by), group: run.group }));
   const levels = [...curves.baselines.map(([name, value]) => [name, value, "muted"])];
   if (curves.bound) levels.push(["bound", curves.bound, "accent"]);
+  const rising = curves.runs.length === 1 && curves.runs[0].bounds.values.length > 1 ? curves.runs[0].bounds : null;
   const smallest = Math.min(...all.flatMap((line) => line.ys), ...levels.map((level) => level[1]));
   // A first value far off would flatten all that matters: it is cut where most of the curve is below.
   const last = Math.max(...all.map((line) => line.ys[line.ys.length - 1]), ...levels.map((level) => level[1]).filter((value) => value < smallest * 1.5));
@@ -48,7 +63,7 @@ function chart(curves, by, logarithmic) {
   const y = (value) => CHART.top + (height - CHART.top - CHART.bottom) * (1 - (value - low) / (high - low || 1));
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
                               "aria-label": `best value against ${by}` });
-  drawAxes(picture, { x, y, low, high, left, end, logarithmic, by, unit: report.content.unit });
+  drawAxes(picture, { x, y, low, high, left, end, logarithmic, by, unit: curves.unit });
   // What is above the picture is cut off, not pressed against its upper edge.
   const field = svg("svg", { x: CHART.left, y: CHART.top - 4, width: inner, height: height - CHART.top - CHART.bottom + 8,
                             viewBox: `${CHART.left} ${CHART.top - 4} ${inner} ${height - CHART.top - CHART.bottom + 8}` });
@@ -58,8 +73,12 @@ function chart(curves, by, logarithmic) {
     if (lines.length < 3) for (const line of lines) field.append(stepPath(line.xs, line.ys, x, y, tone));
     else drawBand(field, lines, x, y, tone);
   });
+  if (rising) {
+    const xs = [...rising[by], Math.max(end, rising[by][rising[by].length - 1])];
+    field.append(stepPath(xs, [...rising.values, rising.values[rising.values.length - 1]], x, y, "bound"));
+  }
   picture.append(field);
-  drawLevels(picture, levels.filter(([, value]) => value <= high), y);
+  drawLevels(picture, levels.filter(([, value]) => value <= high), y, rising ? "bound" : null);
   return make("figure", picture);
 }
 
@@ -75,7 +94,10 @@ function drawAxes(picture, { x, y, low, high, left, end, logarithmic, by, unit }
     marks = [];
     for (let power = left; power <= end * 1.001; power *= 10) marks.push(power);
   }
+  let last = -Infinity;
   for (const mark of marks) {
+    if (x(mark) - last < NEAREST) continue;
+    last = x(mark);
     picture.append(svg("text", { x: x(mark), y: height - CHART.bottom + 16, class: "tick middle" },
                        by === "seconds" ? String(Number(mark.toPrecision(3))) : count(mark)));
   }
@@ -83,10 +105,12 @@ function drawAxes(picture, { x, y, low, high, left, end, logarithmic, by, unit }
 }
 
 // Lines across, their names at the right, one above the other where they would meet.
-function drawLevels(picture, levels, y) {
+function drawLevels(picture, levels, y, drawn) {
   const { width } = CHART, taken = [];
   for (const [name, value, tone] of levels.sort((a, b) => a[1] - b[1])) {
-    picture.append(svg("line", { x1: CHART.left, x2: width - CHART.right, y1: y(value), y2: y(value), class: `level ${tone}` }));
+    if (name !== drawn) {
+      picture.append(svg("line", { x1: CHART.left, x2: width - CHART.right, y1: y(value), y2: y(value), class: `level ${tone}` }));
+    }
     let at = y(value) + 4;
     while (taken.some((other) => Math.abs(other - at) < 13)) at -= 13;
     taken.push(at);

@@ -3,14 +3,22 @@
 const report = { content: null, columns: {}, texts: {} };
 
 async function readData() {
-  report.content = JSON.parse(document.getElementById("content").textContent);
-  const holder = document.getElementById("columns");
-  const packed = atob(holder.textContent);
+  const holder = document.getElementById("columns"), packed = holder.textContent;
   holder.textContent = "";
+  takeData(JSON.parse(document.getElementById("content").textContent), await unpack(packed));
+}
+
+// From now on the data of this report, in place of what was there.
+function takeData(content, buffer) {
+  Object.assign(report, { content, buffer, columns: {}, texts: {} });
+}
+
+async function unpack(text) {
+  const packed = atob(text);
   const data = new Uint8Array(packed.length);
   for (let i = 0; i < packed.length; i += 1) data[i] = packed.charCodeAt(i);
   const stream = new Blob([data]).stream().pipeThrough(new DecompressionStream("gzip"));
-  report.buffer = await new Response(stream).arrayBuffer();
+  return new Response(stream).arrayBuffer();
 }
 
 const ARRAYS = { Int8Array, Uint8Array, Int32Array, Float64Array };
@@ -20,12 +28,20 @@ function column(name) {
   if (!(name in report.columns)) {
     const entry = report.content.columns[name];
     if (!entry) return null;
-    const [kind, offset, length] = entry;
+    const [kind, offset, length, steps] = entry;
     report.columns[name] = kind === "text"
       ? new Uint8Array(report.buffer, offset, length)
-      : new ARRAYS[kind](report.buffer, offset, length);
+      : new ARRAYS[steps || kind](report.buffer, offset, length);
+    if (steps) report.columns[name] = summed(report.columns[name], new ARRAYS[kind](length));
   }
   return report.columns[name];
+}
+
+// Of the differences from each number to the next, the numbers.
+function summed(steps, numbers) {
+  let sum = 0;
+  for (let i = 0; i < steps.length; i += 1) numbers[i] = sum += steps[i];
+  return numbers;
 }
 
 const decoder = new TextDecoder();

@@ -19,17 +19,38 @@ class Explorer {
                         make("div.body", this.tracks, this.details.element));
     this.element.id = "explorer";
     this.axis.listeners.push(() => this.draw());
-    document.addEventListener("keydown", (event) => this.key(event));
-    document.addEventListener("scroll", () => this.draw(), { passive: true });
+    this.listening = new AbortController();
+    const { signal } = this.listening;
+    document.addEventListener("keydown", (event) => this.key(event), { signal });
+    document.addEventListener("scroll", () => this.draw(), { passive: true, signal });
     this.show(this.view);
+  }
+
+  // Newer plans of the same program: what is seen, pinned and searched stays.
+  refresh(views) {
+    const role = this.view.role;
+    this.views = views;
+    this.view = views.find((view) => view.role === role) || views[0];
+    this.fillToolbar();
+    this.hover(null);
+    this.show(this.view);
+    if (this.input.value) this.search(this.input.value);
+  }
+
+  // Another one takes its place.
+  close() {
+    this.listening.abort();
+    this.hover(null);
+    this.list = null;
+    this.element.remove();
   }
 
   toolbar() {
     const bar = make("div.toolbar");
-    if (this.views.length > 1) {
-      put(bar, choice("plan", this.views.map((view) => [view, safe(view.name, 28), `show the plan ${safe(view.name)}`]),
-                      this.view, (view) => this.show(view)));
-    }
+    this.plans = make("div");
+    this.kinds = make("div.legend");
+    this.fillToolbar();
+    put(bar, this.plans);
     if (report.content.timed) {
       put(bar, choice("axis", [["op", "ops", "every op takes the same room"], ["time", "time", "true to time"]],
                       this.axis.mode, (mode) => this.axis.setMode(mode)));
@@ -44,13 +65,18 @@ class Explorer {
     this.input.addEventListener("keydown", (event) => {
       if (event.key === "Enter") this.step(event.shiftKey ? -1 : 1);
     });
-    return put(bar, make("div.search", this.input, this.found), this.legend());
+    return put(bar, make("div.search", this.input, this.found), this.kinds);
   }
 
-  legend() {
+  // What depends on the plans: which are there, and the kinds of their tensors.
+  fillToolbar() {
+    this.plans.replaceChildren();
+    this.plans.hidden = this.views.length < 2;
+    put(this.plans, choice("plan", this.views.map((view) => [view, safe(view.name, 48), `show the plan ${safe(view.name)}`]),
+                           this.view, (view) => this.show(view)));
     const seen = new Set(this.views.flatMap((view) => Array.from(new Set(view.box.tensor), (t) => column("tensor.kind")[t])));
     const items = KINDS.filter((_, kind) => seen.has(kind)).map((kind) => legendItem(kind, kind));
-    return put(make("div.legend"), ...items);
+    this.kinds.replaceChildren(...items);
   }
 
   show(view) {

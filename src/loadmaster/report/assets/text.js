@@ -18,12 +18,14 @@ function count(number) {
   return Math.round(number).toLocaleString("en-US");
 }
 
-function bytes(number) {
+const bytes = (number) => bytesTo(number, 2);
+
+function bytesTo(number, digits) {
   if (number === null || number === undefined) return "–";
   let size = number;
   for (const unit of ["B", "KiB", "MiB", "GiB", "TiB"]) {
     if (Math.abs(size) < 1024 || unit === "TiB") {
-      return unit === "B" ? `${number} B` : `${size.toFixed(2)} ${unit}`;
+      return unit === "B" ? `${number} B` : `${size.toFixed(digits)} ${unit}`;
     }
     size /= 1024;
   }
@@ -33,18 +35,27 @@ function exactBytes(number) {
   return number < 1024 ? `${count(number)} bytes` : `${bytes(number)} (${count(number)} bytes)`;
 }
 
-function time(picoseconds) {
+const time = (picoseconds) => timeTo(picoseconds, 2);
+
+function timeTo(picoseconds, digits) {
   if (picoseconds === null || picoseconds === undefined) return "–";
   for (const [unit, factor] of [["s", 1e12], ["ms", 1e9], ["µs", 1e6], ["ns", 1e3]]) {
-    if (Math.abs(picoseconds) >= factor) return `${(picoseconds / factor).toFixed(2)} ${unit}`;
+    if (Math.abs(picoseconds) >= factor) return `${(picoseconds / factor).toFixed(digits)} ${unit}`;
   }
   return `${Math.round(picoseconds)} ps`;
 }
 
-function valueText(value, unit) {
+function valueText(value, unit, digits = 2) {
   if (value === null || value === undefined) return "–";
-  if (unit === "moved") return bytes(Math.round(value / PER_BYTE));
-  return unit === "ps" ? time(value) : unit === "bytes" ? bytes(value) : count(value);
+  if (unit === "moved") return bytesTo(Math.round(value / PER_BYTE), digits);
+  return unit === "ps" ? timeTo(value, digits) : unit === "bytes" ? bytesTo(value, digits) : count(value);
+}
+
+// Digits enough to tell the first value from the others.
+function digitsFor(unit, value, ...others) {
+  const different = others.filter((other) => typeof other === "number" && other !== value);
+  const same = (digits) => different.some((other) => valueText(other, unit, digits) === valueText(value, unit, digits));
+  return [2, 3, 4, 5].find((digits) => !same(digits)) || 6;
 }
 
 function share(ratio, signed = false) {

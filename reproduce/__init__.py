@@ -1,0 +1,1 @@
+"""Our counterparts of published figures and tables: `python reproduce/run.py`."""
