@@ -57,7 +57,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "window=0": ({"window": 0}, {}),
     "backup=none": ({}, {"backup": "none"}),
     "reward=static": ({}, {"reward": "static"}),
-    "offsets=best-fit": ({}, {"offsets": "best-fit"}),
+    "repack=0": ({}, {"repack": 0}),
 }
 """Settings of the agent, and switches of the game."""
 RIVALS = ("es-moves", "anneal-moves", "random-best")
