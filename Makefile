@@ -1,12 +1,12 @@
-# make demo: a microcontroller's model that fits after all; then ResNet-50 mapped onto an NNP-I by a learned agent.   make test: run every check.
+# make demo: three scenes in two minutes, and a page of them.   make test: run every check.
 # Parts of it: lint types sanitize, and of the tests: unit (to run all the time), sweeps, commands, peers, agents.
-# make coverage: which lines the tests of PART (by default unit) run.   make fuzz MINUTES=5: hostile inputs for every reader.
+# make docs: the site, in build/site.   make coverage: which lines the tests of PART (by default unit) run.   make fuzz MINUTES=5: hostile inputs for every reader.
 # All set everything up by themselves in .venv and do nothing twice.
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find src native -name '*.py' -o -name '*.[ch]pp' -o -name '*.toml') pyproject.toml CMakeLists.txt
 NATIVE := $(wildcard native/src/*.[ch]pp native/src/*/*.[ch]pp native/tests/*.[ch]pp)
-CHECKED := src tests examples benchmarks tools
+CHECKED := src tests examples benchmarks tools reproduce
 # Without MAKEFLAGS: ninja would take make's job slots for its own and complain.
 INSTALL := MAKEFLAGS= $(BIN)/pip install -q --no-build-isolation
 TORCH := torch==2.13.0
@@ -15,14 +15,11 @@ MINUTES ?= 5
 PART ?= unit
 # Neighbours stay in one process as long as they can: they share what they trace and compile.
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=25 --durations-min=1
-# Ends within two minutes on two cores.
-DEMO := plan resnet50 --machine nnp-i --solver egrl --budget 1000
 
-.PHONY: demo test format lint types sanitize pytest unit sweeps commands peers agents coverage hooks fuzz bench clean
+.PHONY: demo docs test format lint types sanitize pytest unit sweeps commands peers agents coverage hooks fuzz bench clean
 
 demo: .venv/.demo
-	$(BIN)/python examples/micro_demo.py runs/micro
-	$(BIN)/loadmaster $(DEMO)
+	$(BIN)/loadmaster demo
 
 # What can be checked without running Python is checked side by side: most of it is one core's work.
 test:
@@ -35,7 +32,7 @@ test:
 	@touch $@
 
 .venv/.demo: .venv/.tools $(SOURCES)
-	$(INSTALL) -e '.[agents,exact,tflite]'
+	$(INSTALL) -e '.[exact,tflite]'
 	@touch $@
 
 .venv/.dev: .venv/.tools $(SOURCES)
@@ -84,6 +81,15 @@ unit sweeps commands peers agents: .venv/.dev .venv/.torch
 
 coverage: .venv/.dev .venv/.torch
 	$(PYTEST) -m $(PART) --cov --cov-report=term --cov-report=html:build/coverage
+
+# The documentation site, in build/site; a link that leads nowhere is an error.
+docs: .venv/.docs
+	$(BIN)/python tools/site.py build/pages
+	$(BIN)/mkdocs build --strict --quiet
+
+.venv/.docs: .venv/.tools
+	$(BIN)/pip install -q 'mkdocs>=1.6,<2'
+	@touch $@
 
 hooks: .venv/.dev
 	$(BIN)/pre-commit install

@@ -12,17 +12,20 @@ from loadmaster.export.tflm_file import Head
 from loadmaster.program.importers.tflite.read import OPERATORS
 
 REFERENCE = "reference"
-I8, I32, F32, RESOURCE = 9, 2, 0, 13
+I8, I16, I32, F32, RESOURCE = 9, 7, 2, 0, 13
+WIDTH = {I8: 1, I16: 2, I32: 4, F32: 4}
 _OPTIONS = {
     "CONV_2D": 1,
     "DEPTHWISE_CONV_2D": 2,
     "AVERAGE_POOL_2D": 5,
     "MAX_POOL_2D": 5,
+    "SVDF": 6,
     "FULLY_CONNECTED": 8,
     "SOFTMAX": 9,
     "CONCATENATION": 10,
     "ADD": 11,
     "RESHAPE": 17,
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": 71,
     "IF": 92,
     "WHILE": 93,
     "VAR_HANDLE": 111,
@@ -247,4 +250,62 @@ def convolutional(seed: int, operators: int = 7, side: int = 0) -> bytes:
             shape = [1, *span, shape[3]]
             x = added("MAX_POOL_2D" if kind < 0.9 else "AVERAGE_POOL_2D", [x], shape, pool)
     graph.outputs = [x]
+    return tflite(graph)
+
+
+def svdf(
+    kind: int,
+    batch: int = 1,
+    inputs: int = 8,
+    filters: int = 12,
+    rank: int = 2,
+    layers: int = 1,
+    said: int = -1,
+) -> bytes:
+    """Layers of SVDF, as keyword spotters have them; the state of int8 layers has 16 bits. `said`: another rank than
+    the true one."""
+    graph = GraphMaker()
+    x = graph.tensor("input", [batch, inputs], kind)
+    graph.inputs = [x]
+    state, bias, memory, units = (
+        (F32, F32, 5, filters // rank) if kind == F32 else (I16, I32, 5, filters // rank)
+    )
+    for layer in range(layers):
+        weights = [
+            graph.tensor(f"{name}{layer}", shape, type_, bytes(WIDTH[type_] * int(np.prod(shape))))
+            for name, shape, type_ in (
+                ("feature", [filters, inputs], kind),
+                ("time", [filters, memory], state),
+                ("bias", [units], bias),
+            )
+        ]
+        kept = graph.tensor(f"state{layer}", [batch, memory * filters], state, None, True)
+        out = graph.tensor(f"svdf{layer}", [batch, units], kind)
+        graph.op("SVDF", [x, *weights, kept], [out], {0: ("i", rank if said < 0 else said), 1: ("b", 1)})
+        x, inputs = out, units
+    graph.outputs = [x]
+    return tflite(graph)
+
+
+def lstm(kind: int, batch: int = 1, steps: int = 4, inputs: int = 6, hidden: int = 10) -> bytes:
+    """One layer of LSTM without peepholes and projection; the cell of an int8 layer has 16 bits."""
+    graph = GraphMaker()
+    x = graph.tensor("input", [batch, steps, inputs], kind)
+    cell, bias = (F32, F32) if kind == F32 else (I16, I32)
+    shapes = [
+        *(("w", [hidden, inputs], kind),) * 4,
+        *(("r", [hidden, hidden], kind),) * 4,
+        *(("b", [hidden], bias),) * 4,
+    ]
+    given = [
+        graph.tensor(f"{name}{n}", shape, type_, bytes(WIDTH[type_] * int(np.prod(shape))))
+        for n, (name, shape, type_) in enumerate(shapes)
+    ]
+    states = [
+        graph.tensor(name, [batch, hidden], type_, None, True) for name, type_ in (("h", kind), ("c", cell))
+    ]
+    out = graph.tensor("output", [batch, steps, hidden], kind)
+    ends = [x, *given[:8], -1, -1, -1, *given[8:], -1, -1, *states, -1, -1, -1, -1]
+    graph.op("UNIDIRECTIONAL_SEQUENCE_LSTM", ends, [out], {0: ("b", 4), 3: ("B", 0)})
+    graph.inputs, graph.outputs = [x], [out]
     return tflite(graph)

@@ -44,7 +44,6 @@ PLAYING: dict[str, Any] = {
 }
 TEACHING = {"simulations": 4, "eval_simulations": 4, "batch": 8, "updates": 2, "unroll": 2}
 GO: dict[str, Any] = {
-    "init": "scratch",
     "width": 16,
     "heads": 2,
     "inner": 16,
@@ -52,11 +51,8 @@ GO: dict[str, Any] = {
     "rounds": 1,
     "segment": 16,
     "samples": 6,
-    "greedy_samples": 4,
     "epochs": 2,
     "minibatch": 1,
-    "warm_steps": 4,
-    "updates": 4,
 }
 OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("mapping", "paper"): EVOLVING,
@@ -65,7 +61,7 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("malloc-game", "paper"): PLAYING | TEACHING,
     ("malloc-game", "paper-prod"): PLAYING | TEACHING,
     ("malloc-game", "policy-only"): PLAYING,
-    ("graph", "go"): GO,
+    ("graph", "paper"): GO,
     ("order", "anneal"): {"length": 400},
     ("order", "random-best"): {"orders": 400},
 }
@@ -77,7 +73,7 @@ LEARNED = {
     ("malloc-game", "paper"),
     ("malloc-game", "paper-prod"),
     ("malloc-game", "policy-only"),
-    ("graph", "go"),
+    ("graph", "paper"),
 }
 """They are compiled, which takes seconds."""
 FEW, SOME, MANY = 45, 150, 260

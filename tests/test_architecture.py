@@ -52,7 +52,7 @@ TABLES = {
 }
 """Where modules are named in strings: the one way to reach a part that comes later."""
 MOST_LINES = 700
-MOST_FILES = 320
+MOST_FILES = 324
 NOT_PACKAGED = {"bench", "benchmarks", "hdp", "reference", "tests", "tools"}
 
 
@@ -145,7 +145,10 @@ def test_only_the_checker_looks_into_the_checker() -> None:
     for name, tree in _sources():
         if not name.startswith("plan/check/"):
             assert not _internals_of_the_checker(tree), name
-    for line in ("from loadmaster.plan.check.facts import Facts", "from loadmaster.plan.check import memory"):
+    for line in (
+        "from loadmaster.plan.check.facts import Facts",
+        "from loadmaster.plan.check import overlap",
+    ):
         assert _internals_of_the_checker(ast.parse(line)), line
     assert not _internals_of_the_checker(ast.parse("from loadmaster.plan.check import Violation, check"))
 

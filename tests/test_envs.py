@@ -20,6 +20,7 @@ gymnasium = pytest.importorskip("gymnasium")
 import loadmaster.envs  # noqa: E402, F401 (registers the environments)
 
 MAPPING, ALLOCATION = "Loadmaster/Mapping-v0", "Loadmaster/Allocation-v0"
+GAME, GRAPH = "Loadmaster/MallocGame-v0", "Loadmaster/Graph-v0"
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +35,29 @@ def problem() -> Mapping:
         (MAPPING, {"model": "bert", "machine": "nnp-i-12", "max_nodes": 400, "max_edges": 500}),
         (MAPPING, {"model": "resnet50", "machine": "nnp-i-half", "episode_steps": 3, "noise": 0.1}),
         (ALLOCATION, {"model": "resnet50", "machine": "arena:8MiB"}),
+        (GAME, {"model": "alexnet-inf", "machine": "tpu-v4i-16m"}),
+        (GRAPH, {"model": "resnet50", "machine": "p100x2"}),
     ],
 )
 def test_the_checker_of_gymnasium_is_content(name: str, options: dict[str, Any]) -> None:
     from gymnasium.utils.env_checker import check_env
 
     check_env(gymnasium.make(name, **options).unwrapped)  # a warning is an error here
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        (MAPPING, {"model": "resnet50", "machine": "nnp-i"}),
+        (ALLOCATION, {"model": "resnet50", "machine": "arena:8MiB"}),
+        (GAME, {"model": "alexnet-inf", "machine": "tpu-v4i-16m"}),
+        (GRAPH, {"model": "resnet50", "machine": "p100x2"}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*recommend:UserWarning")  # to flatten what is seen, to scale keys
+def test_the_checker_of_stable_baselines3_is_content(name: str, options: dict[str, Any]) -> None:
+    checker = pytest.importorskip("stable_baselines3.common.env_checker")
+    checker.check_env(gymnasium.make(name, **options).unwrapped)
 
 
 def test_importing_the_module_is_enough() -> None:

@@ -1,11 +1,14 @@
 // Bindings of the allocator, and the two functions by which PyTorch calls it.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/vector.h>
-#include <sys/types.h>
 
+#include <cstddef>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 
 #include "arrays.hpp"
@@ -56,14 +59,18 @@ std::shared_ptr<Rooms> rooms_of(i64 base, const nb::dict& c) {
 
 }  // namespace
 
+#ifdef _WIN32
+#define LOADMASTER_VISIBLE __declspec(dllexport)
+#else
+#define LOADMASTER_VISIBLE [[gnu::visibility("default")]]
+#endif
+
 extern "C" {
 // PyTorch knows them by name. An exception reaches the caller of the op as a RuntimeError.
-[[gnu::visibility("default")]] void* loadmaster_alloc(ssize_t bytes, int, void*) {
+LOADMASTER_VISIBLE void* loadmaster_alloc(std::ptrdiff_t bytes, int, void*) {
   return on_device().alloc(static_cast<i64>(bytes));
 }
-[[gnu::visibility("default")]] void loadmaster_free(void* block, ssize_t, int, void*) {
-  on_device().free(block);
-}
+LOADMASTER_VISIBLE void loadmaster_free(void* block, std::ptrdiff_t, int, void*) { on_device().free(block); }
 }
 
 void bind_device(nb::module_& m) {
@@ -115,6 +122,13 @@ void bind_device(nb::module_& m) {
           },
           nb::arg("offset"), nb::arg("bytes"))
       .def("release", &OwnAllocator::release)
+      .def(
+          "hold_to",
+          [](OwnAllocator& self, std::optional<i64> bytes) {
+            must(!bytes || *bytes >= 0, "a limit can't be negative");
+            self.hold_to(bytes.value_or(std::numeric_limits<i64>::max()));
+          },
+          nb::arg("bytes").none())
       .def("reset_most", &OwnAllocator::reset_most)
       .def_prop_ro("held", &OwnAllocator::held)
       .def_prop_ro("most", &OwnAllocator::most)

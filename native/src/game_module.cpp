@@ -1,4 +1,5 @@
 // The game's core for Python: the model's columns in, times out.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <cmath>
@@ -149,20 +150,18 @@ Switches read_switches(const nb::dict& c) {
   s.supply = static_cast<Supply>(chosen(c, "supply", {"idle", "elapsed"}));
   s.ledger = static_cast<Queue>(chosen(c, "ledger", {"fifo", "latest"}));
   s.reward = static_cast<Reward>(chosen(c, "reward", {"telescoping", "static", "judged"}));
-  s.offsets = static_cast<Offsets>(chosen(c, "offsets", {"considerate", "best-fit"}));
+  if (c.contains("repack")) {
+    s.repack = nb::cast<i32>(item(c, "repack"));
+    must(s.repack >= 0 && s.repack <= 1 << 20, "repack is a number from 0 up");
+  }
+  s.starts = static_cast<Starts>(chosen(c, "starts", {"all", "hidden"}));
   s.backup = static_cast<Backup>(chosen(c, "backup", {"retroactive", "rewind", "none"}));
   if (c.contains("stall_term")) s.stall_term = nb::cast<bool>(item(c, "stall_term"));
-  if (c.contains("min_overlap")) {
-    const double share = nb::cast<double>(item(c, "min_overlap"));
-    must(share >= 0 && share <= 1e6, "min_overlap is a share from 0 up");
-    s.min_overlap = std::llround(share * 1e6);
-  }
   if (c.contains("max_idle_s") && !item(c, "max_idle_s").is_none()) {
     const double seconds = nb::cast<double>(item(c, "max_idle_s"));
     must(seconds >= 0, "max_idle_s is from 0 up");
     s.max_idle = std::min(kForever, static_cast<i64>(std::min(seconds * 1e12, 4e18)));
   }
-  if (s.min_overlap < 0 || s.max_idle < 0) throw std::invalid_argument("a limit is negative");
   return s;
 }
 
@@ -174,6 +173,7 @@ class PyGame {
   PyGame(const PyGame&) = delete;  // batch_ refers to board_
 
   i32 moves() const { return board_.sites(); }
+  std::size_t listed() const { return static_cast<std::size_t>(board_.switches.actions()); }
   i64 all_slow() const { return board_.all_slow; }
 
   void reset(i64 games, int threads) {
@@ -192,7 +192,7 @@ class PyGame {
   }
   Result cursors() const { return owned(cursor_values()); }
 
-  Result step(const Array<i8>& actions) {
+  Result step(const Array<i16>& actions) {
     check(actions, batch_.size());
     std::vector<i64> rewards(actions.size());
     i64 bad = -1;
@@ -203,7 +203,7 @@ class PyGame {
     if (bad >= 0) throw std::invalid_argument("the move of game " + std::to_string(bad) + " is not legal");
     return owned(std::move(rewards));
   }
-  Result step_towards(const Array<i8>& preferences) {
+  Result step_towards(const Array<i16>& preferences) {
     check(preferences, batch_.size());
     std::vector<i64> rewards(preferences.size());
     {
@@ -212,34 +212,32 @@ class PyGame {
     }
     return owned(std::move(rewards));
   }
-  // (actions [B, N], rewards [B, N], legal [B, N, 3]), zero before the moves that were next.
-  nb::tuple finish(const Array<i8>& preferences) {
+  // (actions [B, N], rewards [B, N], legal [B, N, actions]), zero before the moves that were next.
+  nb::tuple finish(const Array<i16>& preferences) {
     const std::size_t games = static_cast<std::size_t>(batch_.size()),
                       sites = static_cast<std::size_t>(moves());
     check(preferences, batch_.size() * moves());
-    if (board_.switches.backup == Backup::kRewind)
-      throw std::invalid_argument("a rewound game has no one reward per move");
-    std::vector<i8> actions(games * sites);
+    std::vector<i16> actions(games * sites);
     std::vector<i64> rewards(games * sites);
-    std::vector<u8> legal(games * sites * kActions);
+    std::vector<u8> legal(games * sites * listed());
     {
       nb::gil_scoped_release release;
       batch_.finish(preferences.data(), actions.data(), rewards.data(), legal.data());
     }
     return nb::make_tuple(owned(std::move(actions), {games, sites}),
                           owned(std::move(rewards), {games, sites}),
-                          owned(std::move(legal), {games, sites, kActions}));
+                          owned(std::move(legal), {games, sites, listed()}));
   }
   nb::ndarray<nb::numpy, u8> masks() {
     const std::size_t games = static_cast<std::size_t>(batch_.size());
-    std::vector<u8> legal(games * kActions);
+    std::vector<u8> legal(games * listed());
     {
       nb::gil_scoped_release release;
       batch_.masks(legal.data());
     }
-    return owned(std::move(legal), {games, kActions});
+    return owned(std::move(legal), {games, listed()});
   }
-  void replay(const Array<i8>& actions) {
+  void replay(const Array<i16>& actions) {
     if (actions.ndim() != 2) throw std::invalid_argument("actions must be [games, moves]");
     const i64 count = static_cast<i64>(actions.shape(1));
     check(actions, batch_.size() * count);
@@ -265,7 +263,7 @@ class PyGame {
 
   // The same for arrays [rows, count, ...]: rows of actions [rows, moves] as they are after move at[i]
   // and those that follow it. The batch is left as it is.
-  void observe_at(const Array<i8>& actions, const Array<i32>& at, i64 count, const nb::dict& arrays,
+  void observe_at(const Array<i16>& actions, const Array<i32>& at, i64 count, const nb::dict& arrays,
                   i64 scale, int threads) {
     if (actions.ndim() != 2 || at.size() != actions.shape(0) || count < 1 || count > 1 << 20)
       throw std::invalid_argument("actions must be [rows, moves] and at [rows]");
@@ -311,34 +309,38 @@ class PyGame {
     return owned(std::move(found));
   }
 
-  // Total times [B, last - first, 3] of complete games if another action were taken at one of these sites.
-  Result try_all(const Array<i8>& actions, i64 first, i64 last, int threads) const {
+  // Total times [B, last - first, actions] of complete games if another action were taken at one of these
+  // sites.
+  Result try_all(const Array<i16>& actions, i64 first, i64 last, int threads) const {
     if (actions.ndim() != 2) throw std::invalid_argument("actions must be [games, moves]");
     const i64 games = static_cast<i64>(actions.shape(0));
     check(actions, games * moves());
-    if (board_.switches.backup == Backup::kRewind)
-      throw std::invalid_argument("a rewound game has no one state per move");
     if (first < 0 || last < first || last > moves()) throw std::invalid_argument("there are no such sites");
     const std::size_t width = static_cast<std::size_t>(last - first);
-    std::vector<i64> totals(actions.shape(0) * width * kActions);
+    std::vector<i64> totals(actions.shape(0) * width * listed());
     i64 bad = -1;
     {
       nb::gil_scoped_release release;
       bad = game::try_all(board_, {actions.data(), games, first, last}, totals.data(), threads);
     }
     if (bad >= 0) throw std::invalid_argument("a move of row " + std::to_string(bad) + " is not legal");
-    return owned(std::move(totals), {actions.shape(0), width, kActions});
+    return owned(std::move(totals), {actions.shape(0), width, listed()});
   }
 
   // Complete games: (actions [B, N], total [B], stall [B], backups [B]).
-  nb::tuple play(const Array<i8>& preferences, int threads) const {
+  nb::tuple play(const Array<i16>& preferences, int threads, const std::optional<Array<i64>>& offsets) const {
     if (preferences.ndim() != 2) throw std::invalid_argument("preferences must be [games, moves]");
     const i64 games = static_cast<i64>(preferences.shape(0));
     check(preferences, games * moves());
+    must(!offsets || offsets->size() == preferences.size(), "one offset per game and move");
+    for (std::size_t i = 0; offsets && i < offsets->size(); ++i)
+      must(offsets->data()[i] >= -1 && offsets->data()[i] <= kMostAmount &&
+               offsets->data()[i] % board_.model.alignment <= 0,
+           "an offset is aligned, or -1");
     Played played(0, 0);
     {
       nb::gil_scoped_release release;
-      played = play_all(board_, preferences.data(), games, threads);
+      played = play_all(board_, preferences.data(), offsets ? offsets->data() : nullptr, games, threads);
     }
     const std::vector<std::size_t> shape{preferences.shape(0), static_cast<std::size_t>(moves())};
     return nb::make_tuple(owned(std::move(played.actions), shape), owned(std::move(played.total)),
@@ -346,15 +348,14 @@ class PyGame {
   }
 
  private:
-  static void check(const Array<i8>& actions, i64 count) {
+  void check(const Array<i16>& actions, i64 count) const {
     if (static_cast<i64>(actions.size()) != count)
       throw std::invalid_argument("one action per game and move");
     for (std::size_t i = 0; i < actions.size(); ++i)
-      if (actions.data()[i] < 0 || actions.data()[i] >= kActions)
-        throw std::invalid_argument("there is no such action");
+      if (!board_.switches.knows(actions.data()[i])) throw std::invalid_argument("there is no such action");
   }
 
-  static Views views_of(const nb::dict& arrays, i64 places) {
+  Views views_of(const nb::dict& arrays, i64 places) const {
     const auto filled = [&]<class T>(const char* name, std::size_t each, T*& data) {
       // Without conversion: what is written must reach the caller's own array.
       auto array = nb::cast<nb::ndarray<T, nb::c_contig, nb::device::cpu>>(item(arrays, name), false);
@@ -369,7 +370,8 @@ class PyGame {
     filled("ahead", kTokens * kToken, views.ahead);
     filled("back", kTokens * kToken, views.back);
     filled("globals", kGlobals, views.globals);
-    filled("mask", kActions, views.mask);
+    filled("mask", listed(), views.mask);
+    views.actions = board_.switches.actions();
     return views;
   }
   const Observer& observer_of(i64 scale) {
@@ -397,6 +399,7 @@ void bind_game(nb::module_& m) {
       .def(nb::init<const GameTables&, const nb::dict&>(), nb::arg("tables"), nb::arg("switches"),
            nb::keep_alive<1, 2>())
       .def_prop_ro("moves", &PyGame::moves)
+      .def_prop_ro("actions", &PyGame::listed)
       .def_prop_ro("all_slow_ps", &PyGame::all_slow)
       .def_prop_ro("cursor", &PyGame::cursor)
       .def("cursors", &PyGame::cursors)
@@ -415,7 +418,8 @@ void bind_game(nb::module_& m) {
       .def("backups", &PyGame::backups)
       .def("try_all", &PyGame::try_all, nb::arg("actions"), nb::arg("first"), nb::arg("last"),
            nb::arg("threads"))
-      .def("play", &PyGame::play, nb::arg("preferences"), nb::arg("threads"));
+      .def("play", &PyGame::play, nb::arg("preferences"), nb::arg("threads"),
+           nb::arg("offsets") = nb::none());
 }
 
 }  // namespace loadmaster

@@ -10,6 +10,8 @@
 #include "graph/batch.hpp"
 #include "graph/climb.hpp"
 #include "graph/cost_model.hpp"
+#include "graph/forced.hpp"
+#include "graph/least_time.hpp"
 #include "has_model.hpp"
 
 namespace loadmaster {
@@ -84,6 +86,25 @@ class Fusion {
 
   // [ops] whether an op may ever be fused with another.
   nb::ndarray<nb::numpy, i8> touched() const { return owned(std::vector<i8>(rules_.touched)); }
+
+  // What no fusion avoids: columns by op, and the edges between ops with whether they are cut.
+  nb::dict forced() const {
+    graph::Forced f;
+    {
+      nb::gil_scoped_release release;
+      f = graph::find_forced(rules_);
+    }
+    nb::dict found;
+    found["alone"] = owned(std::move(f.alone));
+    found["read"] = owned(std::move(f.read));
+    found["write"] = owned(std::move(f.write));
+    found["reads"] = owned(std::move(f.reads));
+    found["writes"] = owned(std::move(f.writes));
+    found["prev_start"] = owned(std::vector<i64>(rules_.prev_rows.start));
+    found["prev"] = owned(std::vector<i32>(rules_.prev));
+    found["cut"] = owned(std::move(f.cut));
+    return found;
+  }
 
   const Model& model() const { return model_; }
   const FusionRules& rules() const { return rules_; }
@@ -279,6 +300,41 @@ class GraphClimb {
   i64 rows_ = 0;  // of the last run
 };
 
+// (longest path, with the work between steps of a chain, the chain); columns as in graph/least_time.hpp.
+nb::tuple least_time(const nb::dict& c) {
+  graph::TimedGraph g;
+  g.prev_rows.start = column<i64>(c, "prev_start");
+  g.prev = column<i32>(c, "prev");
+  g.cut = column<i8>(c, "cut");
+  g.move = column<i64>(c, "move");
+  g.single = column<i8>(c, "single");
+  g.compute = column<i64>(c, "compute");
+  g.memory = column<i64>(c, "memory");
+  g.launch = column<i64>(c, "launch");
+  g.group = column<i32>(c, "group");
+  g.devices = nb::cast<i64>(item(c, "devices"));
+  g.most_members = graph::kMostOps;
+  const std::size_t nodes = g.single.size();
+  are_starts(g.prev_rows.start, nodes, g.prev.size(), "prev_start");
+  for (std::size_t v = 0; v < nodes; ++v)
+    for (i64 i = g.prev_rows.begin(static_cast<i64>(v)); i < g.prev_rows.end(static_cast<i64>(v)); ++i)
+      must(g.prev[i] >= 0 && g.prev[i] < static_cast<i32>(v), "a node comes before what it waits for");
+  has_length(g.cut, g.prev.size(), "cut");
+  for (const auto& [times, name] :
+       {std::pair{&g.compute, "compute"}, std::pair{&g.memory, "memory"}, std::pair{&g.launch, "launch"}})
+    column_within(*times, nodes, 0, kForever, name);
+  column_within(g.move, g.prev.size(), 0, kForever, "move");
+  column_within(g.group, nodes, -1, (i64{1} << 30) - 1, "group");
+  for (const i32 group : g.group) g.groups = std::max(g.groups, group + 1);
+  must(g.devices >= 1, "there is at least one device");
+  graph::LeastTime found;
+  {
+    nb::gil_scoped_release release;
+    found = graph::least_time(g);
+  }
+  return nb::make_tuple(found.path, found.work, owned(std::move(found.chain)));
+}
+
 }  // namespace
 
 void bind_graph(nb::module_& m) {
@@ -288,7 +344,9 @@ void bind_graph(nb::module_& m) {
       .def("fuse", &Fusion::fuse, nb::arg("keys"))
       .def("cost_model", &Fusion::cost_model, nb::arg("device"))
       .def("durations", &Fusion::durations, nb::arg("fusion"))
-      .def("touched", &Fusion::touched);
+      .def("touched", &Fusion::touched)
+      .def("forced", &Fusion::forced);
+  m.def("least_time", &least_time, nb::arg("columns"));
   nb::class_<Batch>(m, "GraphBatch")
       .def(nb::init<const Fusion&, const nb::dict&>(), nb::arg("fusion"), nb::arg("columns"),
            nb::keep_alive<1, 2>())

@@ -442,6 +442,8 @@ class ScoreDecoder {
     within(t.first, 0, t.ops - 1, "piece_first");
     column_within(t.last, pieces, 0, t.ops - 1, "piece_last");
     has_length(t.always, pieces, "piece_always");
+    for (std::size_t piece = 0; piece < pieces; ++piece)
+      must(t.always[piece] != 0 || t.first[piece] <= t.last[piece], "a piece ends before it begins");
     column_within(t.size, pieces * memories, 0, kMostAmount, "piece_size");
     i64 whole = 0;
     for (const i64 size : t.size) whole = plus(whole, size);

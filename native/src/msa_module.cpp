@@ -33,6 +33,8 @@ MsaOptions read_options(const GameModel& model, const nb::dict& o) {
   options.slices = nb::cast<i32>(item(o, "slices"));
   options.slice_need = nb::cast<double>(item(o, "slice_need"));
   options.slice_work = column<i64>(o, "slice_work");
+  options.write_back = nb::cast<bool>(item(o, "write_back"));
+  options.stretch = nb::cast<bool>(item(o, "stretch"));
   options.strict_order = nb::cast<bool>(item(o, "strict_order"));
   for (const double value :
        {options.ratios.least, options.ratios.preferred, options.ratios.most, options.ratios.loop_factor,
@@ -197,16 +199,48 @@ std::vector<i32> copy_starts(const std::vector<i64>& elapsed, const std::vector<
   return found;
 }
 
-// A method of CopyResource behind a check of its arguments.
-template <class Method>
-auto checked_copy(Method method) {
-  return [method](CopyResource& self, i32 start, i32 end, i64 need) {
-    const i32 steps = static_cast<i32>(self.left().size());
-    must(start >= -1 && start <= end && end <= steps && need >= 0 && need <= kForever,
+// The ledger of copies in one direction, all steps in one line, for tests.
+class PyLedger {
+ public:
+  explicit PyLedger(const std::vector<i64>& slots)
+      : steps_(static_cast<i32>(slots.size())), line_(Nests::single(steps_)), ledger_(line_, Queue::kFifo) {
+    within(slots, 0, kForever, "slots");
+    for (i32 step = 0; step < steps_; ++step) ledger_.supply(step, slots[step]);
+  }
+  PyLedger(const PyLedger&) = delete;  // ledger_ refers to line_
+
+  bool fits(i32 start, i32 end, i64 need) const {
+    check(start, end, need);
+    return ledger_.fits(start, end, 0, need);
+  }
+  void add(i32 copy, i32 start, i32 end, i64 need) {
+    check(start, end, need);
+    must(!starts_.contains(copy), "there is such a copy already");
+    ledger_.add(copy, start, end, 0, need);
+    starts_[copy] = start;
+  }
+  void remove(i32 copy) {
+    must(starts_.contains(copy), "there is no such copy");
+    ledger_.remove(copy, starts_[copy], 0);
+    starts_.erase(copy);
+  }
+  std::vector<i64> left() const {
+    std::vector<i64> found(static_cast<std::size_t>(steps_), 0);
+    ledger_.add_used(found);
+    for (i32 step = 0; step < steps_; ++step) found[step] = ledger_.supplied(step) - found[step];
+    return found;
+  }
+
+ private:
+  void check(i32 start, i32 end, i64 need) const {
+    must(start >= -1 && start <= end && start < steps_ && end <= steps_ && need >= 0 && need <= kForever,
          "there is no room for such a copy");
-    return (self.*method)(start, end, need);
-  };
-}
+  }
+  const i32 steps_;
+  const Nests line_;
+  Ledger ledger_;
+  std::map<i32, i32> starts_;  // by copy
+};
 
 }  // namespace
 
@@ -219,18 +253,12 @@ void bind_msa(nb::module_& m) {
       .def_prop_ro("sorted", &MsaBatch::sorted)
       .def_prop_ro("boundedness", &MsaBatch::boundedness);
   m.def("run_msas", &run_msas, nb::arg("options"), nb::arg("which"), nb::arg("orders"), nb::arg("threads"));
-  nb::class_<CopyResource>(m, "CopyResource")
-      .def(
-          "__init__",
-          [](CopyResource* self, std::vector<i64> slots) {
-            within(slots, 0, kForever, "slots");
-            new (self) CopyResource(std::move(slots));
-          },
-          nb::arg("slots"))
-      .def("fits", checked_copy(&CopyResource::fits), nb::arg("start"), nb::arg("end"), nb::arg("need"))
-      .def("add", checked_copy(&CopyResource::add), nb::arg("start"), nb::arg("end"), nb::arg("need"))
-      .def("remove", checked_copy(&CopyResource::remove), nb::arg("start"), nb::arg("end"), nb::arg("need"))
-      .def("left", &CopyResource::left);
+  nb::class_<PyLedger>(m, "Ledger")
+      .def(nb::init<const std::vector<i64>&>(), nb::arg("slots"))
+      .def("fits", &PyLedger::fits, nb::arg("start"), nb::arg("end"), nb::arg("need"))
+      .def("add", &PyLedger::add, nb::arg("copy"), nb::arg("start"), nb::arg("end"), nb::arg("need"))
+      .def("remove", &PyLedger::remove, nb::arg("copy"))
+      .def("left", &PyLedger::left);
   m.def("copy_starts", &copy_starts, nb::arg("elapsed"), nb::arg("loop"), nb::arg("depth"), nb::arg("ratios"),
         nb::arg("capacity_copy"), nb::arg("range"), nb::arg("use"), nb::arg("copy"));
 }

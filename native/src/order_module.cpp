@@ -141,21 +141,19 @@ class PyGraph {
 class PyCuts {
  public:
   explicit PyCuts(const PyGraph& graph) : graph_(graph.shared()), network_(*graph_) {}
-  nb::tuple below(i32 op, i64 enough, bool largest, double seconds) {
+  nb::tuple below(i32 op, const Array<i32>& sooner, const Array<i32>& later, i64 enough, bool largest,
+                  double seconds) {
     check(op);
+    for (const auto* others : {&sooner, &later})
+      for (std::size_t i = 0; i < others->size(); ++i) check(others->data()[i]);
     must(!std::isnan(seconds), "seconds are a number");
     CutNetwork::Cut cut{};
     {
       nb::gil_scoped_release release;
-      cut = network_.below(op, enough, largest, seconds);
+      cut = network_.below(op, {sooner.data(), sooner.size()}, {later.data(), later.size()}, enough, largest,
+                           seconds);
     }
     return nb::make_tuple(cut.bytes, cut.complete, owned(std::move(cut.sooner)));
-  }
-  i64 beside(i32 op, i32 other, bool before, i64 enough, double seconds) {
-    check(op), check(other);
-    must(!std::isnan(seconds), "seconds are a number");
-    nb::gil_scoped_release release;
-    return network_.beside(op, other, before, enough, seconds);
   }
 
  private:
@@ -209,9 +207,8 @@ void bind_order(nb::module_& m) {
       .def("part", &PyGraph::part, nb::arg("members"), nb::arg("done"));
   nb::class_<PyCuts>(m, "OrderCuts")
       .def(nb::init<const PyGraph&>(), nb::arg("graph"))
-      .def("below", &PyCuts::below, nb::arg("op"), nb::arg("enough"), nb::arg("largest"), nb::arg("seconds"))
-      .def("beside", &PyCuts::beside, nb::arg("op"), nb::arg("other"), nb::arg("before"), nb::arg("enough"),
-           nb::arg("seconds"));
+      .def("below", &PyCuts::below, nb::arg("op"), nb::arg("sooner"), nb::arg("later"), nb::arg("enough"),
+           nb::arg("largest"), nb::arg("seconds"));
   nb::class_<PySearch>(m, "PeakSearch")
       .def(nb::init<const PyGraph&, i64>(), nb::arg("graph"), nb::arg("budget"))
       .def("advance", &PySearch::advance, nb::arg("sets"))

@@ -9,6 +9,7 @@
 #include "checked.hpp"
 #include "graph/placers.hpp"
 #include "has_model.hpp"
+#include "parallel.hpp"
 
 namespace loadmaster {
 namespace {
@@ -33,7 +34,7 @@ PlacingColumns read_columns(const Model& model, const nb::dict& c) {
 class Placers {
  public:
   Placers(const HasModel& simulator, const nb::dict& columns)
-      : placing_(simulator.model(), read_columns(simulator.model(), columns)) {}
+      : placing_(simulator.model(), read_columns(simulator.model(), columns)), decoder_(placing_) {}
   Placers(const Placers&) = delete;
 
   // Room [memories] -> device [groups].
@@ -42,9 +43,71 @@ class Placers {
     std::vector<i32> device;
     {
       nb::gil_scoped_release release;
-      device = graph::heft(placing_, room.data(), {engines, ahead});
+      device = decoder_.repair({.room = room.data(), .outlook = outlook(engines, ahead)}).device;
     }
     return owned(std::move(device));
+  }
+
+  // Devices [B, groups] (-1: put again), room [B, memories], outlooks [B, 4] in thousandths (transfer, ahead,
+  // load, wait), orders [B] and biases [B, groups, devices] or [0] -> devices [B, groups], [B, 2] the
+  // makespan and the time of all transfers, as the decoder reckons.
+  nb::tuple repair(const Array<i32>& device, const Array<i64>& room, const Array<i64>& outlooks,
+                   const Array<i32>& order, const Array<double>& bias, int threads) const {
+    const std::size_t count = order.size(), groups = static_cast<std::size_t>(placing_.groups),
+                      devices = static_cast<std::size_t>(placing_.devices),
+                      memories = static_cast<std::size_t>(placing_.model.memory_count());
+    check(device.size(), count * groups);
+    check(room.size(), count * memories);
+    check(outlooks.size(), count * 4);
+    if (bias.size() > 0) check(bias.size(), count * groups * devices);
+    within(copied(device), -1, placing_.devices - 1, "device");
+    within(copied(room), -kForever, kMostAmount, "room");
+    within(copied(outlooks), 0, 1'000'000, "outlooks");
+    within(copied(order), 0, graph::kOrders - 1, "order");
+    for (std::size_t i = 0; i < bias.size(); ++i) must_be_finite(bias.data()[i], "a bias");
+    std::vector<i32> found(count * groups);
+    std::vector<i64> reckoned(count * 2);
+    {
+      nb::gil_scoped_release release;
+      in_blocks(static_cast<i64>(count), 1, threads, [&] {
+        return [&](i64 begin, i64 end) {
+          for (std::size_t row = static_cast<std::size_t>(begin); row < static_cast<std::size_t>(end);
+               ++row) {
+            const i64* o = outlooks.data() + row * 4;
+            const graph::Repaired repaired =
+                decoder_.repair({.device = device.data() + row * groups,
+                                 .room = room.data() + row * memories,
+                                 .bias = bias.size() > 0 ? bias.data() + row * groups * devices : nullptr,
+                                 .outlook = {o[0], o[1], o[2], o[3]},
+                                 .order = static_cast<graph::Order>(order.data()[row])});
+            std::copy(repaired.device.begin(), repaired.device.end(), found.data() + row * groups);
+            reckoned[row * 2] = repaired.makespan, reckoned[row * 2 + 1] = repaired.transferred;
+          }
+        };
+      });
+    }
+    return nb::make_tuple(owned(std::move(found), {count, groups}), owned(std::move(reckoned), {count, 2}));
+  }
+
+  // Devices [groups], room [memories], outlook [4] -> starts, ends and latest ends [steps], as the decoder
+  // reckons.
+  nb::tuple timeline(const Array<i32>& device, const Array<i64>& room, const Array<i64>& outlook) const {
+    check(device.size(), static_cast<std::size_t>(placing_.groups));
+    check(room.size(), static_cast<std::size_t>(placing_.model.memory_count()));
+    check(outlook.size(), 4);
+    within(copied(device), 0, placing_.devices - 1, "device");
+    within(copied(outlook), 0, 1'000'000, "outlook");
+    graph::Repaired repaired;
+    std::vector<i64> latest;
+    {
+      nb::gil_scoped_release release;
+      const i64* o = outlook.data();
+      repaired = decoder_.repair(
+          {.device = device.data(), .room = room.data(), .outlook = {o[0], o[1], o[2], o[3]}});
+      latest = decoder_.latest_ends(repaired);
+    }
+    return nb::make_tuple(owned(std::move(repaired.start)), owned(std::move(repaired.end)),
+                          owned(std::move(latest)));
   }
 
   // Room [memories], favourites [steps] or [0] -> device [groups].
@@ -57,7 +120,7 @@ class Placers {
     {
       nb::gil_scoped_release release;
       const i32* given = favourite.size() > 0 ? favourite.data() : nullptr;
-      device = graph::earliest_start(placing_, room.data(), given, {engines, ahead});
+      device = graph::earliest_start(placing_, room.data(), given, outlook(engines, ahead));
     }
     return owned(std::move(device));
   }
@@ -101,6 +164,10 @@ class Placers {
   }
 
  private:
+  // As the books have it: transfers wait for each other or not, and a percentage of later ones counts.
+  static graph::Outlook outlook(bool engines, i64 ahead) {
+    return {.ahead = ahead * 10, .wait = engines ? 1000 : 0};
+  }
   void check_room(const Array<i64>& room, i64 ahead) const {
     check(room.size(), static_cast<std::size_t>(placing_.model.memory_count()));
     within(copied(room), -kForever, kMostAmount, "room");
@@ -110,6 +177,7 @@ class Placers {
     if (size != wanted) throw std::invalid_argument("an array of another size");
   }
   const Placing placing_;
+  const graph::ListDecoder decoder_;
 };
 
 }  // namespace
@@ -121,6 +189,9 @@ void bind_placers(nb::module_& m) {
       .def("heft", &Placers::heft, nb::arg("room"), nb::arg("engines"), nb::arg("ahead"))
       .def("earliest_start", &Placers::earliest_start, nb::arg("room"), nb::arg("favourite"),
            nb::arg("engines"), nb::arg("ahead"))
+      .def("repair", &Placers::repair, nb::arg("device"), nb::arg("room"), nb::arg("outlooks"),
+           nb::arg("order"), nb::arg("bias"), nb::arg("threads"))
+      .def("timeline", &Placers::timeline, nb::arg("device"), nb::arg("room"), nb::arg("outlook"))
       .def("levels", &Placers::levels, nb::arg("device"), nb::arg("moves"))
       .def("table", &Placers::table);
 }

@@ -22,6 +22,10 @@ i64 ceil_time(i64 amount, i64 rate);
 // ceil(a * b / c), saturating; c > 0, a and b not negative.
 i64 scaled(i64 a, i64 b, i64 c);
 
+// The same without a division of 128 bits, for which Windows has no library: bit by bit where 64 do not hold
+// the product.
+i64 scaled_by_bits(i64 a, i64 b, i64 c);
+
 // a + b, saturating at kForever; both not negative and at most kForever.
 inline i64 plus(i64 a, i64 b) {
   const i64 sum = a + b;

@@ -152,21 +152,14 @@ void check_placement(const Buffers& all, const Placement& got, i64 capacity) {
   CHECK(height <= capacity);
 }
 
-constexpr bool Switches::* kTechniques[] = {&Switches::canonical,
-                                            &Switches::section_inference,
-                                            &Switches::monotonic_floor,
-                                            &Switches::unallocated_floor,
-                                            &Switches::refused_floor,
-                                            &Switches::forced_next,
-                                            &Switches::dominance,
-                                            &Switches::hatless,
-                                            &Switches::decomposition,
-                                            &Switches::section_branching,
-                                            &Switches::identical_symmetry,
-                                            &Switches::static_preordering,
-                                            &Switches::no_goods,
-                                            &Switches::first_fit,
-                                            &Switches::repair,
+constexpr bool Switches::* kTechniques[] = {&Switches::canonical,          &Switches::section_inference,
+                                            &Switches::monotonic_floor,    &Switches::unallocated_floor,
+                                            &Switches::refused_floor,      &Switches::forced_next,
+                                            &Switches::dominance,          &Switches::hatless,
+                                            &Switches::decomposition,      &Switches::section_branching,
+                                            &Switches::identical_symmetry, &Switches::static_preordering,
+                                            &Switches::no_goods,           &Switches::first_fit,
+                                            &Switches::restarts,           &Switches::repair,
                                             &Switches::subset_sum_bounds};
 
 void test_against_brute_force(u64 seed, int count, const Taste& taste) {
@@ -313,6 +306,33 @@ i64 now_ns() {
       .count();
 }
 
+// A shuffled order is an order of all buffers, the same for the same seed and index, and the nearer ones
+// stay near.
+void test_shuffled_orders() {
+  Random rng(11);
+  for (int round = 0; round < 50; ++round) {
+    Buffers all;
+    for (i64 b = 0, n = 1 + rng.below(200); b < n; ++b) {
+      const i64 lower = rng.below(50);
+      add(all, lower, lower + 1 + rng.below(20), 1 + rng.below(9));
+    }
+    const Sections sections = sectioned(all);
+    const i32 n = sections.count();
+    const Preference around{ranked(sections, "AZ"), 2};
+    for (i64 index = 0; index < 8; ++index) {
+      const Preference got = shuffled(sections, around, 4, 5, index);
+      CHECK(got.rank == shuffled(sections, around, 4, 5, index).rank);
+      CHECK(0 <= got.style && got.style < 4);
+      std::vector<bool> seen(n, false);
+      for (i32 b = 0; b < n; ++b) {
+        CHECK(0 <= got.rank[b] && got.rank[b] < n && !seen[got.rank[b]]);
+        seen[got.rank[b]] = true;
+        if (index % 2 == 1) CHECK(std::abs(got.rank[b] - around.rank[b]) <= 2 + n / 6 + 2);
+      }
+    }
+  }
+}
+
 void test_stops() {
   Random rng(8);
   Buffers all = cut_rectangle(rng, 400, i64{1} << 30);
@@ -396,6 +416,7 @@ int main(int argc, char** argv) {
   test_threads_agree();
   test_improvements_are_told();
   test_never_worse_than_greedy();
+  test_shuffled_orders();
   test_stops();
   std::printf("allocate: %d checks passed\n", checks);
   return 0;

@@ -25,6 +25,19 @@ void exact_arithmetic() {
   CHECK(aligned(65, 64) == 128 && aligned(0, 64) == 0);
 }
 
+// The division for systems that have none of 128 bits, against the one that is built in.
+void division_by_bits() {
+  Random rng(7);
+  for (int i = 0; i < 200'000; ++i) {
+    const auto number = [&] { return rng.below(i64{1} << (1 + rng.below(61))); };
+    const i64 a = number(), b = number(), c = 1 + number();
+    CHECK(scaled_by_bits(a, b, c) == scaled(a, b, c));
+  }
+  for (const i64 c : {i64{1}, i64{2}, kForever - 1, kForever})
+    for (const i64 a : {i64{0}, i64{1}, kForever - 1, kForever})
+      CHECK(scaled_by_bits(a, kForever, c) == scaled(a, kForever, c));
+}
+
 // A whole-life mapping gives the same time and peaks in the static path and in the engine, and the
 // number of threads changes nothing.
 void static_equals_engine() {
@@ -127,6 +140,7 @@ void random_plans() {
 
 int main() {
   exact_arithmetic();
+  division_by_bits();
   static_equals_engine();
   random_plans();
   std::printf("%d passed, 0 failed\n", checks);

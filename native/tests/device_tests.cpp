@@ -116,7 +116,9 @@ void steps_keep_to_their_rooms(Random& rng, Totals& totals) {
 
 void blocks_are_cached(Random& rng, Totals& totals) {
   const i64 limit = 40 * kGrain;
-  OwnAllocator own(host_memory(limit));
+  const bool more = rng.chance(0.5);  // than it is held to
+  OwnAllocator own(host_memory(more ? 2 * limit : limit));
+  if (more) own.hold_to(limit);
   std::vector<Given> live;
   i64 held = 0;
   for (int turn = 0; turn < 60; ++turn) {

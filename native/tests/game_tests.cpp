@@ -12,21 +12,10 @@ constexpr i64 kSecond = 1'000'000'000'000;
 
 // --- the ledger -----------------------------------------------------------------------------------
 
-Nests one_nest(i32 steps) {
-  Nests nests;
-  nests.start = {0, steps};
-  for (i32 step = 0; step < steps; ++step) {
-    nests.steps.push_back(step);
-    nests.slot.push_back(step);
-    nests.of.push_back(0);
-  }
-  return nests;
-}
-
 // One request after the other, each for a given issue: the latest in [issued, issued] or none.
 struct Requests {
   explicit Requests(const std::vector<i64>& supply)
-      : nests(one_nest(static_cast<i32>(supply.size()) + 1)), ledger(nests, Queue::kFifo) {
+      : nests(Nests::single(static_cast<i32>(supply.size()) + 1)), ledger(nests, Queue::kFifo) {
     for (std::size_t i = 0; i < supply.size(); ++i) ledger.supply(static_cast<i32>(i), supply[i]);
     ledger.supply(static_cast<i32>(supply.size()), 0);
   }
@@ -36,6 +25,7 @@ struct Requests {
     const bool accepted = need != Ledger::kNoStep;
     const i32 latest = ledger.latest_issue(issued, needed, work);
     CHECK(accepted == (latest != Ledger::kNoStep) || latest > issued);
+    CHECK(ledger.fits(issued, needed, 0, work) == accepted);
     if (accepted) ledger.add(count++, issued, needed, 0, work);
     return accepted;
   }
@@ -128,7 +118,7 @@ void test_ledger_against_a_slow_one(Random& rng) {
       jobs.push_back({wanted, needed, work});
       fast.ledger.add(fast.count++, wanted, needed, 0, work);
       if (rng.chance(0.2)) {  // one is taken back, and the supply of a step falls
-        fast.ledger.remove(fast.count - 1);
+        fast.ledger.remove(fast.count - 1, wanted, 0);
         jobs.pop_back();
         const i32 step = static_cast<i32>(rng.below(n));
         supply[step] = rng.below(supply[step] + 1);
@@ -145,13 +135,13 @@ void test_ledger_against_a_slow_one(Random& rng) {
 void test_heap(Random& rng) {
   for (int round = 0; round < 500; ++round) {
     const i32 steps = 1 + static_cast<i32>(rng.below(60));
-    const i64 capacity = 1 + rng.below(24);
-    Heap heap(steps, capacity, 1);
+    const i64 height = 200;  // above all blocks
+    Heap heap(steps);
     std::vector<i32> ids;
-    const auto holds = [&](i32 first, i32 last, i64 byte, i32 but) {
+    const auto holds = [&](i32 first, i32 last, i64 byte) {
       for (const i32 id : ids) {
         const Block& b = heap.block(id);
-        if (id != but && b.first <= last && first <= b.last && b.low <= byte && byte < b.high) return true;
+        if (b.first <= last && first <= b.last && b.low <= byte && byte < b.high) return true;
       }
       return false;
     };
@@ -160,51 +150,90 @@ void test_heap(Random& rng) {
                 last = first + static_cast<i32>(rng.below(steps - first));
       const i64 size = 1 + rng.below(8);
       // The smallest gap between bytes that are not free, the lowest among equals.
-      const auto best_gap = [&](const auto& is_taken) {
-        i64 best = -1, least = capacity + 1;
-        for (i64 low = 0; low < capacity; ++low) {
-          if (is_taken(low) || (low > 0 && !is_taken(low - 1))) continue;
-          i64 high = low;
-          while (high < capacity && !is_taken(high)) ++high;
-          if (high - low >= size && high - low < least) best = low, least = high - low;
-        }
-        return best;
-      };
-      const i64 found = heap.best_fit(first, last, size);
-      CHECK(found == best_gap([&](i64 byte) { return holds(first, last, byte, -1); }));
-      std::vector<Wish> wishes(static_cast<std::size_t>(rng.below(5)));  // they may overlap, and be equal
-      for (Wish& wish : wishes) {
-        wish.low = rng.below(capacity);
-        wish.high = std::min(capacity, wish.low + 1 + rng.below(8));
-        wish.patience = static_cast<i32>(rng.below(9)) - 4;
+      i64 best = -1, least = height + 1;
+      for (i64 low = 0; low < height; ++low) {
+        if (holds(first, last, low) || (low > 0 && !holds(first, last, low - 1))) continue;
+        i64 high = low;
+        while (high < height && !holds(first, last, high)) ++high;
+        if (high - low >= size && high - low < least) best = low, least = high - low;
       }
-      i64 wanted = -1;  // the most patient of all is 4
-      for (i32 respected = 4; respected >= -5 && wanted < 0; --respected)
-        wanted = best_gap([&](i64 byte) {
-          for (const Wish& wish : wishes)
-            if (wish.patience <= respected && wish.low <= byte && byte < wish.high) return true;
-          return holds(first, last, byte, -1);
-        });
-      CHECK(heap.best_fit(first, last, size, wishes) == wanted);
-      CHECK((wanted < 0) == (found < 0));
-      const i64 low = rng.below(capacity), high = std::min(capacity, low + size);
-      const i32 but = ids.empty() ? -1 : ids[rng.below(static_cast<i64>(ids.size()))];
+      const i64 found = heap.best_fit(first, last, size);
+      CHECK(found == best);
+      const i64 low = rng.below(24), high = low + size;
       bool is_free = true;
-      for (i64 byte = low; byte < high; ++byte) is_free &= !holds(first, last, byte, but);
-      CHECK(heap.is_free(first, last, low, high, but) == is_free);
-      if (found >= 0) ids.push_back(heap.add({first, last, found, found + size}));
+      for (i64 byte = low; byte < high; ++byte) is_free &= !holds(first, last, byte);
+      CHECK(heap.is_free(first, last, low, high) == is_free);
+      if (found + size <= 24) ids.push_back(heap.add({first, last, found, found + size}));
       if (!ids.empty() && rng.chance(0.3)) {
         const std::size_t place = static_cast<std::size_t>(rng.below(static_cast<i64>(ids.size())));
         const Block block = heap.block(ids[place]);
         if (rng.chance(0.5)) {
           heap.remove(ids[place]);
           ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(place));
-        } else if (heap.is_free(block.first, steps - 1, block.low, block.high, ids[place])) {
+        } else if (heap.is_free(block.last + 1, steps - 1, block.low, block.high)) {
           heap.set_last(ids[place], block.first + static_cast<i32>(rng.below(steps - block.first)));
         }
       }
     }
   }
+}
+
+// --- strips ---------------------------------------------------------------------------------------
+
+// Whatever is laid out anew: nothing overlaps, everything is held for as long as it was, and who asked fits.
+void test_room_is_made(Random& rng) {
+  int moved = 0, refused = 0;
+  for (int round = 0; round < 1000; ++round) {
+    const i32 steps = 2 + static_cast<i32>(rng.below(20));
+    const i64 capacity = 4 + rng.below(30);
+    Strips strips(steps, capacity);
+    struct Held {
+      i32 strip, first, last;
+      i64 size;
+    };
+    std::vector<Held> held;
+    for (int change = 0; change < 40; ++change) {
+      const bool longer = !held.empty() && rng.chance(0.3);
+      const std::size_t which =
+          longer ? static_cast<std::size_t>(rng.below(static_cast<i64>(held.size()))) : 0;
+      i32 first = static_cast<i32>(rng.below(steps)),
+          last = first + static_cast<i32>(rng.below(steps - first));
+      i64 size = 1 + rng.below(8);
+      if (longer) first = held[which].first, size = held[which].size, last = std::max(last, held[which].last);
+      const i32 strip = longer ? held[which].strip : -1;
+      i64 offset = longer ? strips.offset(strip) : strips.find(first, last, size, {});
+      if (longer ? !strips.can_extend(strip, last) : offset < 0) {
+        const std::vector<Strips::Place> places = strips.make_room({strip, first, last, size}, rng.below(9));
+        refused += places.empty();
+        if (places.empty()) continue;
+        ++moved;
+        strips.move(places);
+        offset = longer ? places[strip].offset : places.back().offset;
+      }
+      if (longer) {
+        CHECK(strips.extend(strip, last));
+        held[which].last = last;
+      } else {
+        held.push_back({strips.open(first, last, size, offset), first, last, size});
+      }
+      strips.reserve_all();
+      if (rng.chance(0.5)) strips.reserve(held.back().strip, steps - 1);
+      for (std::size_t a = 0; a < held.size(); ++a) {
+        const i64 low = strips.offset(held[a].strip);
+        CHECK(low >= 0 && low + held[a].size <= capacity && strips.last(held[a].strip) == held[a].last);
+        for (std::size_t b = 0; b < a; ++b) {
+          const i64 other = strips.offset(held[b].strip);
+          CHECK(held[a].last < held[b].first || held[b].last < held[a].first || low + held[a].size <= other ||
+                other + held[b].size <= low);
+        }
+      }
+      if (rng.chance(0.1)) {
+        strips.close(held.back().strip);
+        held.pop_back();
+      }
+    }
+  }
+  CHECK(moved > 200 && refused > 200);
 }
 
 // --- the judge ------------------------------------------------------------------------------------
@@ -324,9 +353,9 @@ Switches random_switches(Random& rng) {
   s.supply = rng.chance(0.5) ? Supply::kIdle : Supply::kElapsed;
   s.ledger = rng.chance(0.6) ? Queue::kFifo : Queue::kLatest;
   s.reward = rng.chance(0.5) ? Reward::kGain : Reward::kJudged;
-  s.backup = rng.chance(0.6) ? Backup::kRetroactive : Backup::kRewind;
-  s.offsets = rng.chance(0.6) ? Offsets::kConsiderate : Offsets::kBestFit;
-  if (rng.chance(0.2)) s.min_overlap = 500'000;
+  s.backup = rng.chance(0.6) ? Backup::kRetroactive : rng.chance(0.7) ? Backup::kRewind : Backup::kNone;
+  s.repack = rng.chance(0.6) ? static_cast<i32>(rng.below(8)) : 0;
+  s.starts = rng.chance(0.6) ? Starts::kAll : Starts::kHidden;
   if (rng.chance(0.1)) s.max_idle = rng.below(500);
   return s;
 }
@@ -349,40 +378,40 @@ void test_random_games(Random& rng) {
   for (int round = 0; round < 400; ++round) {
     const GameModel model = random_game(rng);
     const Board board(model, random_switches(rng));
-    const bool steady = board.switches.backup == Backup::kRetroactive;
     Game game(board);
     Observer observer(board, board.all_slow / 2);
     Observer::Scratch scratch;
-    std::vector<u8> grid(kColumns * kRows * kPlanes), mask(kActions);
+    std::vector<u8> grid(kColumns * kRows * kPlanes), mask(kMostActions);
     std::vector<float> series(kColumns * kSeries), current(kCurrent), tokens(2 * kTokens * kToken),
         all(kGlobals);
     const Views views{
-        grid.data(), series.data(), current.data(), tokens.data(), tokens.data() + kTokens * kToken,
-        all.data(),  mask.data()};
+        grid.data(), series.data(), current.data(),          tokens.data(), tokens.data() + kTokens * kToken,
+        all.data(),  mask.data(),   board.switches.actions()};
     i64 earned = 0, moves = 0;
     while (!game.is_over()) {
-      CHECK(game.is_legal(kCopy) || game.is_legal(kNoCopy) || game.is_legal(kDrop));
+      CHECK(game.is_legal(game.nearest(kDrop)));
       if (rng.chance(0.2)) observer.observe(game, views, scratch);
-      earned += game.step(game.nearest(static_cast<Action>(rng.below(kActions))));
+      earned += game.step(game.nearest(static_cast<Action>(rng.below(board.switches.actions()))));
       ++moves;
     }
     observer.observe(game, views, scratch);
-    CHECK(!steady || moves == model.sites());
+    CHECK(moves == model.sites());
     CHECK(game.backups() <= model.sites());
     check_strips(model, game);
     const Judged judged = game.judged();
     CHECK(earned == board.all_slow - judged.total);
     backups += game.backups();
     // The same moves again, alone and in a batch, end the same.
-    const Played again = play_all(board, game.actions().data(), 1, 1);
+    const Played again = play_all(board, game.actions().data(), nullptr, 1, 1);
     CHECK(again.total[0] == judged.total && again.actions == game.actions());
-    std::vector<i8> many(static_cast<std::size_t>(9 * model.sites()));
-    for (i8& action : many) action = static_cast<i8>(rng.below(kActions));
-    const Played one = play_all(board, many.data(), 9, 1), three = play_all(board, many.data(), 9, 3);
+    std::vector<Action> many(static_cast<std::size_t>(9 * model.sites()));
+    for (Action& action : many) action = static_cast<Action>(rng.below(kLead + 4));
+    const Played one = play_all(board, many.data(), nullptr, 9, 1),
+                 three = play_all(board, many.data(), nullptr, 9, 3);
     CHECK(one.total == three.total && one.actions == three.actions && one.backups == three.backups);
     // All slow is always there, needs no copy and saves nothing.
-    const std::vector<i8> drops(static_cast<std::size_t>(model.sites()), kDrop);
-    const Played slow = play_all(board, drops.data(), 1, 1);
+    const std::vector<Action> drops(static_cast<std::size_t>(model.sites()), kDrop);
+    const Played slow = play_all(board, drops.data(), nullptr, 1, 1);
     CHECK(slow.total[0] == board.all_slow && slow.stall[0] == 0 && slow.backups[0] == 0);
   }
   CHECK(backups > 100);
@@ -395,13 +424,14 @@ void test_batch(Random& rng) {
     Batch batch(board);
     batch.reset(5, 2);
     std::vector<i64> rewards(5);
-    std::vector<u8> before(5 * kActions), after(5 * kActions);
+    const int listed = board.switches.actions();
+    std::vector<u8> before(5 * listed), after(5 * listed);
     for (i32 move = 0; move + 1 < model.sites(); ++move) {
-      std::vector<i8> actions(5);
+      std::vector<Action> actions(5);
       batch.masks(before.data());
       for (i64 i = 0; i < 5; ++i) {
-        actions[i] = static_cast<i8>(rng.below(kActions));
-        while (!before[i * kActions + actions[i]]) actions[i] = static_cast<i8>((actions[i] + 1) % kActions);
+        actions[i] = static_cast<Action>(rng.below(listed));
+        while (!before[i * listed + actions[i]]) actions[i] = static_cast<Action>((actions[i] + 1) % listed);
       }
       CHECK(batch.step(actions.data(), rewards.data()) == -1);
       batch.undo();
@@ -411,11 +441,11 @@ void test_batch(Random& rng) {
     }
     // A move that is not legal changes nothing.
     batch.masks(before.data());
-    std::vector<i8> actions(5, kDrop);
+    std::vector<Action> actions(5, kDrop);
     i64 bad = -1;
     for (i64 i = 4; i >= 0; --i)
-      for (i8 action = 0; action < kActions; ++action)
-        if (!before[i * kActions + action]) actions[i] = action, bad = i;
+      for (Action action = 0; action < listed; ++action)
+        if (!before[i * listed + action]) actions[i] = action, bad = i;
     if (bad < 0) continue;
     CHECK(batch.step(actions.data(), rewards.data()) >= 0);
     batch.masks(after.data());
@@ -430,6 +460,7 @@ int main() {
   test_known_requests();
   test_ledger_against_a_slow_one(rng);
   test_heap(rng);
+  test_room_is_made(rng);
   test_known_times();
   test_random_games(rng);
   test_batch(rng);

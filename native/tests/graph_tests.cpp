@@ -2,6 +2,8 @@
 // against a slow one, runs that go on from others against full runs, and what placers must keep.
 #include "graph/climb.hpp"
 #include "graph/cost_model.hpp"
+#include "graph/forced.hpp"
+#include "graph/least_time.hpp"
 #include "graph/placers.hpp"
 #include "graph_case.hpp"
 
@@ -230,6 +232,35 @@ i64 slow_level(const Placing& p, i32 step) {
   return plus(behind, own / std::max<i64>(1, count));
 }
 
+// With the outlook of HEFT and everything freed the decoder is HEFT; what is not freed stays; and a bias that
+// is larger than every time decides where there is room.
+void repairs(const Placing& p, const i64* room, const std::vector<i32>& by_rank, Outlook outlook,
+             Random& rng) {
+  const ListDecoder decoder(p);
+  const std::vector<i32> free(static_cast<std::size_t>(p.groups), -1);
+  CHECK(decoder.repair({.device = free.data(), .room = room, .outlook = outlook}).device == by_rank);
+  const Outlook any{rng.below(3'000), rng.below(2'000), rng.below(500), rng.below(1'001)};
+  const Order order = static_cast<Order>(rng.below(kOrders));
+  std::vector<i32> kept = by_rank;
+  for (i32& device : kept)
+    if (rng.chance(0.5)) device = -1;
+  std::vector<double> bias(static_cast<std::size_t>(p.groups) * static_cast<std::size_t>(p.devices), 0.0);
+  for (double& amount : bias) amount = static_cast<double>(rng.below(1'000'000));
+  const Repaired found = decoder.repair({kept.data(), room, bias.data(), any, order});
+  check_placed(p, found.device);
+  for (i32 g = 0; g < p.groups; ++g) CHECK(kept[g] < 0 || found.device[g] == kept[g]);
+  const Repaired again = decoder.repair({.device = found.device.data(), .room = room, .outlook = any});
+  CHECK(again.device == found.device);
+  const std::vector<i64> latest = decoder.latest_ends(again);
+  i64 last = 0;
+  for (i32 s = 0; s < p.graph.count; ++s) {
+    if (p.duration(s, again.device[p.group[s]]) < 0) return;  // it can't run there: nothing is reckoned
+    CHECK(again.start[s] <= again.end[s] && again.end[s] <= latest[s] && latest[s] <= again.makespan);
+    last = std::max(last, again.end[s]);
+  }
+  CHECK(last == again.makespan);
+}
+
 void placers() {
   i64 spread = 0;
   for (unsigned seed = 0; seed < 300; ++seed) {
@@ -247,7 +278,7 @@ void placers() {
     std::vector<i32> favourite;
     for (i32 s = 0; s < p.graph.count; ++s)
       favourite.push_back(static_cast<i32>(rng.below(p.graph.count + 1)) - 1);
-    const Outlook outlook{rng.chance(0.5), rng.below(150)};
+    const Outlook outlook{.ahead = rng.below(1'500), .wait = rng.chance(0.5) ? 1000 : 0};
     const i32 whole = static_cast<i32>(rng.below(p.devices));
     std::vector<i64> ample(m.memories.size(), 1'000), none(m.memories.size(), 0), one(none), some(none);
     one[m.devices[whole].home()] = 1'000;
@@ -263,14 +294,84 @@ void placers() {
           for (const i32 d : *device) CHECK(p.near[d] == p.near[whole]);
         spread += room == &ample && std::set<i32>(device->begin(), device->end()).size() > 1;
       }
+      repairs(p, room->data(), by_rank, outlook, rng);
     }
   }
   CHECK(spread > 200);
 }
 
+// Clusters hold no op that is alone and no cut edge, and read and write what is paid for.
+void what_no_fusion_avoids() {
+  i64 cut = 0, read = 0, together = 0;
+  for (unsigned seed = 0; seed < 500; ++seed) {
+    Random rng(seed);
+    const Model m = random_graph_model(rng);
+    const FusionRules rules(m, random_columns(m, rng));
+    const Forced forced = find_forced(rules);
+    const std::vector<i32> fusion = fused(rules, random_keys(m.ops, rng));
+    StepGraph steps;
+    PlanView plan;
+    plan.fusion = fusion.data();
+    Outcome outcome;
+    CHECK(build_graph(m, plan, steps, outcome));
+    for (i32 s = 0; s < steps.count; ++s) {
+      i64 paid_read = 0, paid_write = 0, reads = 0, writes = 0;
+      for (i64 i = steps.member_rows.begin(s); i < steps.member_rows.end(s); ++i) {
+        const i32 op = steps.member[i];
+        CHECK(!forced.alone[op] || steps.member_rows.end(s) - steps.member_rows.begin(s) == 1);
+        for (i64 k = rules.prev_rows.begin(op); k < rules.prev_rows.end(op); ++k)
+          cut += forced.cut[k], together += forced.cut[k] && steps.of[rules.prev[k]] == s;
+        paid_read += forced.read[op], paid_write += forced.write[op];
+      }
+      for (i64 row = steps.access.rows.begin(s); row < steps.access.rows.end(s); ++row)
+        (steps.access.write[row] ? writes : reads) += steps.access.bytes[row];
+      CHECK(paid_read <= reads && paid_write <= writes);
+      read += paid_read;
+    }
+  }
+  CHECK(together == 0 && cut > 1'000 && read > 1'000);
+}
+
+// The longest path to the end of a node, by asking those before it again and again.
+i64 slow_end(const TimedGraph& g, i32 v) {
+  i64 start = 0;
+  for (i64 i = g.prev_rows.begin(v); i < g.prev_rows.end(v); ++i)
+    start = std::max(start, slow_end(g, g.prev[i]));
+  return start + g.compute[v];
+}
+
+// Steps one after another on one device are a schedule that moves nothing.
+void least_times() {
+  i64 raised = 0;
+  for (unsigned seed = 0; seed < 500; ++seed) {
+    Random rng(seed);
+    TimedGraph g;
+    g.devices = 1 + rng.below(4), g.groups = 4, g.most_members = kMostOps;
+    g.prev_rows.start.push_back(0);
+    i64 sum = 0, longest = 0;
+    for (i32 v = 0, n = static_cast<i32>(rng.below(14)); v < n; ++v) {
+      for (i32 u = 0; u < v; ++u)
+        if (rng.below(v) < 2) g.prev.push_back(u), g.cut.push_back(1), g.move.push_back(rng.below(40));
+      g.prev_rows.start.push_back(static_cast<i64>(g.prev.size()));
+      g.single.push_back(1), g.launch.push_back(0), g.compute.push_back(1 + rng.below(20));
+      g.group.push_back(static_cast<i32>(rng.below(5)) - 1);
+      sum += g.compute.back();
+    }
+    g.memory = g.compute;
+    for (i32 v = 0; v < g.nodes(); ++v) longest = std::max(longest, slow_end(g, v));
+    const LeastTime found = least_time(g);
+    CHECK(found.path == longest && found.work >= longest && found.work <= sum);
+    if (g.devices == 1) CHECK(found.work == sum);
+    raised += found.work > found.path;
+  }
+  CHECK(raised > 100);
+}
+
 }  // namespace
 
 int main() {
+  what_no_fusion_avoids();
+  least_times();
   fusion_pass();
   limits_of_clusters();
   runs_that_go_on();

@@ -11,6 +11,7 @@
 #include "allocate/baselines.hpp"
 #include "allocate/greedy.hpp"
 #include "allocate/large.hpp"
+#include "allocate/sweep.hpp"
 #include "testing.hpp"
 
 using namespace loadmaster;
@@ -248,6 +249,12 @@ void test_fits_equal_the_reference() {
       const i64 height = height_of(buffers, offset);
       CHECK(valid(buffers, offset, height));
       CHECK(axis.bound <= height);
+      // Without patience a buffer may lie higher, but never in the way of another.
+      std::vector<i64> hasty;
+      const Packer::Rules in_haste{
+          .fit = fit, .patience = 0, .patience_per_buffer = 0, .hints = extras.hints};
+      CHECK(packer.place(order, in_haste, stop, hasty) == Packer::Result::kPlaced);
+      CHECK(valid(buffers, hasty, height_of(buffers, hasty)));
       // Again under a limit that may or may not do, on the same object.
       rules.limit = axis.bound + rng.below(height - axis.bound + 1);
       const std::vector<i64> slow = slow_place(buffers, order, rules);
@@ -256,6 +263,94 @@ void test_fits_equal_the_reference() {
       if (placed) CHECK(offset == slow);
     }
   }
+}
+
+// Byte by byte: what a list of spans has to say, few spans and many.
+void test_spans_equal_the_reference() {
+  Random rng(10);
+  for (int round = 0; round < 40; ++round) {
+    const i64 bytes = round % 2 ? 60 : 20'000, rounds = round % 2 ? 40 : 4'000;
+    std::vector<char> taken(static_cast<std::size_t>(bytes) + 40, 0);
+    SpanList list;
+    for (i64 i = 0; i < rounds; ++i) {
+      const i64 from = rng.below(bytes), to = from + 1 + rng.below(round % 3 ? 3 : 20);
+      list.add({from, to}, 1);
+      std::fill(taken.begin() + from, taken.begin() + to, 1);
+      if (i % 37) continue;
+      SpanCursor cursor(list, 0, 2);  // two bytes
+      for (i64 x = 0; x < bytes; x += 1 + rng.below(i % 2 ? 3 : 300)) {
+        cursor.seek(x);
+        CHECK(cursor.bars(x) == (taken[x] || taken[x + 1]));
+      }
+    }
+    i64 top = static_cast<i64>(taken.size());
+    while (!taken[top - 1]) --top;
+    CHECK(list.top() == top);
+    list.clear();
+    CHECK(list.empty());
+  }
+  SpanList list;  // holes that are too small for anything melt, across chunks too
+  for (i64 i = 0; i < 3000; ++i) list.add({10 * i + 5, 10 * i + 8}, 1);
+  list.add({7, 29'990}, 8);
+  SpanCursor cursor(list, 0, 1);
+  cursor.seek(0);
+  CHECK(cursor.bars(0) == false || cursor.after() == 29'998);
+  cursor.seek(29'997);
+  CHECK(cursor.bars(29'997));
+  cursor.seek(29'998);
+  CHECK(cursor.over());
+}
+
+// At its start each buffer goes to the smallest free range among those that live then.
+std::vector<i64> slow_in_time(const Buffers& buffers, i64 unit) {
+  std::vector<i32> order(buffers.count());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](i32 a, i32 b) {
+    return buffers.lower[a] != buffers.lower[b] ? buffers.lower[a] < buffers.lower[b]
+                                                : buffers.size[a] > buffers.size[b];
+  });
+  const auto room = [&](i32 b) { return (buffers.size[b] + unit - 1) / unit * unit; };
+  std::vector<i64> offset(buffers.count(), 0);
+  std::vector<i32> placed;
+  i64 top = 0;  // ever reached: what is above was never taken
+  for (const i32 b : order) {
+    std::vector<std::pair<i64, i64>> live{{0, 0}};
+    for (const i32 c : placed)
+      if (buffers.upper[c] > buffers.lower[b] && room(c) > 0)
+        live.emplace_back(offset[c], offset[c] + room(c));
+    placed.push_back(b);
+    if (room(b) == 0) continue;
+    live.emplace_back(top, top);
+    std::sort(live.begin(), live.end());
+    i64 least = -1;
+    for (std::size_t i = 1; i < live.size(); ++i) {
+      const i64 from = live[i - 1].second, space = live[i].first - from;
+      if (space >= room(b) && (least < 0 || space < least)) least = space, offset[b] = from;
+    }
+    if (least < 0) offset[b] = live[live.size() - 2].second;
+    top = std::max(top, offset[b] + room(b));
+  }
+  return offset;
+}
+
+void test_in_time_equals_the_reference() {
+  Random rng(11);
+  for (int round = 0; round < 400; ++round) {
+    Extras extras{.alignment = rng.chance(0.5), .gaps = rng.chance(0.3)};
+    Buffers buffers = random_buffers(rng, static_cast<i32>(1 + rng.below(60)), extras);
+    i64 unit = 1;
+    for (const i64 alignment : buffers.alignment) unit = std::lcm(unit, alignment);
+    std::vector<i64> offset;
+    CHECK(place_in_time(buffers, offset));
+    CHECK(valid(buffers, offset, height_of(buffers, offset)));
+    CHECK(offset == slow_in_time(buffers, unit));
+    buffers.pinned[0] = 0;
+    CHECK(!place_in_time(buffers, offset));
+  }
+  Buffers nested;  // a stack
+  for (i64 i = 0; i < 1000; ++i) add(nested, i, 3000 - i, 1 + rng.below(100));
+  std::vector<i64> offset;
+  CHECK(place_in_time(nested, offset) && height_of(nested, offset) == LifeAxis(nested).bound);
 }
 
 void test_bound_and_optimum() {
@@ -416,12 +511,18 @@ void test_stop() {
     CHECK(vela_hill_climb(buffers, 0, stop).status == Status::kUnknown);
   }
   {
-    // A deadline long past still gives what size first fit gives.
+    // A deadline long past still gives the quickest placement, or with pins, which that does not know,
+    // what size first fit gives.
     Stop stop;
     stop.deadline_ns = 0;
-    const Placement packed = pack_large(buffers, -1, {.threads = 2}, stop);
+    std::vector<i64> quickest;
+    CHECK(place_in_time(buffers, quickest));
+    CHECK(pack_large(buffers, -1, {.threads = 2}, stop).offset == quickest);
+    Buffers pinned = buffers;
+    pinned.pinned[0] = 0;
+    const Placement packed = pack_large(pinned, -1, {.threads = 2}, stop);
     CHECK(packed.status == Status::kFeasible);
-    CHECK(packed.offset == size_first_fit(buffers, Stop{}).offset);
+    CHECK(packed.offset == size_first_fit(pinned, Stop{}).offset);
   }
   for (const bool by_clock : {true, false}) {  // that they end is the test: without a stop, none would
     Stop stop;
@@ -465,6 +566,8 @@ void test_many() {
 
 int main() {
   test_fits_equal_the_reference();
+  test_spans_equal_the_reference();
+  test_in_time_equals_the_reference();
   test_bound_and_optimum();
   test_every_planner_is_valid();
   test_the_same_for_any_number_of_threads();

@@ -173,7 +173,7 @@ void cuts(const OrderGraph& g, Random& rng, i64 least) {
     }
     CHECK(bytes <= least);
     for (const bool large : {false, true}) {
-      const auto cut = network.below(op, kForever, large, -1);
+      const auto cut = network.below(op, {}, {}, kForever, large, -1);
       CHECK(cut.complete && cut.bytes == bytes);
       Set sooner = 0;
       for (const i32 other : cut.sooner) sooner |= 1u << other;
@@ -186,11 +186,13 @@ void cuts(const OrderGraph& g, Random& rng, i64 least) {
         for (Set set = 0; set < 1u << g.ops; ++set)
           if (has(set, other) == before && may_follow(g, set, op))
             expected = std::min(expected, during(g, set, op));
-        const i64 found = network.beside(op, other, before, 10'000, -1);
+        const std::span<const i32> one(&other, 1), none;
+        const i64 found =
+            network.below(op, before ? one : none, before ? none : one, 10'000, false, -1).bytes;
         CHECK(expected < kForever ? found == expected : found >= 10'000);
       }
     const i64 enough = rng.below(bytes + 10);
-    const auto cut = network.below(op, enough, false, 1e12);
+    const auto cut = network.below(op, {}, {}, enough, false, 1e12);
     CHECK(cut.bytes <= bytes && (cut.complete ? cut.bytes == bytes : cut.bytes >= enough));
   }
 }

@@ -32,6 +32,7 @@ from loadmaster.json_text import read_json
 Array = npt.NDArray[Any]
 Bool = npt.NDArray[np.bool_]
 Int8 = npt.NDArray[np.int8]
+Int16 = npt.NDArray[np.int16]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 UInt8 = npt.NDArray[np.uint8]

@@ -11,6 +11,7 @@ import errno
 import os
 import secrets
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,11 @@ from typing import BinaryIO
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.units import show_bytes
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -27,6 +33,14 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+_READING = os.O_RDONLY
+for _flag in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"):  # each where the system has it
+    _READING |= getattr(os, _flag, 0)
+
+
+_PAUSE_SECONDS = 0.1
 
 
 def open_regular(path: str | Path, most_bytes: int) -> BinaryIO:
@@ -39,7 +53,7 @@ def open_regular(path: str | Path, most_bytes: int) -> BinaryIO:
     try:
         _check_regular(path, path.stat(), most_bytes)
         # O_NONBLOCK: what became a pipe since then does not make us wait either.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        handle = os.open(path, _READING)
     except ValueError:  # a null character, or one that no file system can write
         raise OSError(errno.EINVAL, "no file can have this name", str(path)) from None
     try:
@@ -133,6 +147,32 @@ def check_replaceable(path: Path) -> None:
             object=str(path),
             remedy="give the name of a regular file, or a new name",
         )
+
+
+@contextmanager
+def locking(path: Path, tries: int = 50) -> Iterator[bool]:
+    """Whether nobody else is inside with this file, made if it is not there, as a lock; after `tries` tenths of a
+    second nobody waits any longer. Where a file system has no locks, everybody is let in."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    try:
+        yield _locked(handle, tries)
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int, tries: int) -> bool:
+    if fcntl is None:
+        return True  # type: ignore[unreachable]
+    for left in range(tries, 0, -1):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if left > 1:
+                threading.Event().wait(_PAUSE_SECONDS)
+        except OSError:
+            return True
+    return False
 
 
 def same_file(one: str | Path, other: str | Path) -> bool:

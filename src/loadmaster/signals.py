@@ -209,8 +209,9 @@ class Watcher(Listener):
         if number == _CLOSED:
             return
         self.number = self.number or number
+        running = self.run is not None  # now: it may be over before anything is said
         self.ask()
-        _briefly(lambda: self._answer(self.run is not None))
+        _briefly(lambda: self._answer(running))
         while (number := self._next(self._grace)) != _CLOSED:
             if number != _SILENCE:  # a second one
                 if self._next(LAST_SECONDS) == _CLOSED:

@@ -24,7 +24,7 @@ from typing import Any
 from loadmaster import clock
 from loadmaster.errors import BadMachine, LoadmasterError, require
 from loadmaster.execute import own_allocator
-from loadmaster.execute.compile_backend import compile_graph, dynamo_options, root_error
+from loadmaster.execute.compile_backend import compile_graph, dynamo_options, root_error, spare_zeros
 from loadmaster.execute.measured_cache import cache_folder
 from loadmaster.execute.op_samples import sample_ops
 from loadmaster.execute.optimizer import STREAM_BYTES, StreamedOptimizer, fuse, state_bytes, stream_optimizer
@@ -72,12 +72,13 @@ class Fitted:
         home = next((each.device for each in tensors if each.device.type != "cpu"), torch.device("cpu"))
         if not session.is_cuda:
             found = self._called(*args, **kwargs)
+            spare_zeros(found)
             session.settle_share()
             return found
         # Weights are on the host or on the device, and graphs are traced where they are.
         while True:
             where = session.device if session.hold_statics else torch.device("cpu")
-            moved = tree_map_only(torch.Tensor, lambda each, to=where: each.to(to), (args, kwargs))
+            moved = session.bring_all((args, kwargs), where)
             session.forward_calls = 0
             try:
                 found = self._called(*moved[0], **moved[1])
@@ -85,6 +86,8 @@ class Fitted:
             except MoveToDevice:
                 session.graphs.clear()
                 _to_device(self.module, session)
+        session.origins = {}  # what callers gave is theirs again
+        spare_zeros(found)
         session.settle_share()
         graph = session.newest
         alone = session.forward_calls == 1 and graph is not None and not graph.delivers
@@ -455,13 +458,14 @@ def _measure(session: Session, cache: Path | None) -> Measure:
     def measure(captured: Captured) -> MeasuredCosts:
         if not any(graph.is_waiting for graph in session.graphs):
             session.drop_block()  # an op alone may take all of the memory
+        code = session.grown_bytes  # it is no part of what the allocator has
         with session.growing():
             found = sample_ops(
                 captured,
                 session.device,
                 cache=cache or cache_folder(),
                 say=session.say,
-                memory=session.memory,
+                memory=None if session.memory is None else session.memory - code,
             )
         for note in found.notes:
             session.say(note)

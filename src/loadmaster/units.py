@@ -80,6 +80,10 @@ def parse_rate(value: object, what: str = "rate") -> int:
     return rate
 
 
+MOVED_BYTE_PS = 1_000
+"""In the unit 'moved', so many are a byte: picoseconds on a machine on which only the slowest memory takes time."""
+
+
 def show_bytes(count: int) -> str:
     """1,806,336 as '1.72 MiB'."""
     if count >= UNLIMITED:

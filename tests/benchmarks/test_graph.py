@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 import pytest
 
-from benchmarks.suites import Options, graph_apart, run_suite
+from benchmarks.suites import Options, run_suite
 from benchmarks.suites.graph import CASES, QUICK
-from benchmarks.suites.graph_cells import (
-    APART,
-    CELLS,
-    CLASSICAL,
-    LARGE_BUDGET,
-    OPTIONS,
-    PEERS,
-    QUICK_SET,
-    WORKLOADS,
-)
+from benchmarks.suites.graph_cells import CELLS, CLASSICAL, LARGE_BUDGET, OPTIONS, PEERS, QUICK_SET, WORKLOADS
 from benchmarks.suites.graph_external import external_cells, generated_content
 from benchmarks.suites.graph_run import _made, run_graph
 from benchmarks.suites.graph_summary import best_classical, saved, saved_over_base, targets
 from benchmarks.suites.malloc_summary import played
-from loadmaster.graph import GraphOptimization
-from loadmaster.graph.go.cases import synthetic_case
 from loadmaster.machine import load_machine
 from loadmaster.program.zoo import MODELS
 from loadmaster.search.registry import solver_labels
-from loadmaster.search.solver import Budget, Meter, Solution, Solver, solve
 
 
 def _row(case: str, solver: str, value: float, seed: int = 0, **extra: Any) -> dict[str, Any]:
@@ -59,7 +46,7 @@ def test_every_workload_is_in_the_suite_in_both_ways() -> None:
 
 def test_every_solver_of_a_cell_is_known() -> None:
     names = {OPTIONS.get(name, (name, {}))[0] for cell in CELLS.values() for name in cell.solvers}
-    assert names - {APART, *PEERS} <= set(solver_labels("graph"))
+    assert names - set(PEERS) <= set(solver_labels("graph"))
 
 
 def test_a_peer_is_made_by_the_suite_and_unknown_to_the_package() -> None:
@@ -67,39 +54,6 @@ def test_a_peer_is_made_by_the_suite_and_unknown_to_the_package() -> None:
     made = _made("hdp")
     assert not isinstance(made, str) and (made.name, made.problem_kind) == ("hdp", "graph")
     assert "hdp" not in solver_labels("graph")
-
-
-class _Nearest(Solver):
-    """In the place of a policy: the base plan, then another."""
-
-    name, problem_kind, deterministic, summary = "nearest", "graph", True, ""
-    switches: ClassVar[dict[str, Any]] = {}
-
-    def run(self, meter: Meter, seed: int, state: Any) -> Solution:
-        problem: Any = meter.problem
-        other = np.clip(problem.vector() + 0.3, 0, 1)
-        meter.evaluate_many(np.stack([problem.vector(), np.where(other > 0.5, 1.0, 0.0)]))
-        return meter.solution()
-
-
-def test_tasks_apart_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
-
-    def made(kind: str, name: str, options: Any) -> _Nearest:
-        return _Nearest()
-
-    def spied(solver: Any, problem: Any, budget: Budget, seed: int) -> Solution:
-        asked.append((*problem.tasks, str(budget.evaluations)))
-        return solve(solver, problem, budget, seed)
-
-    monkeypatch.setattr(graph_apart, "make_labelled", made)
-    monkeypatch.setattr(graph_apart, "solve", spied)
-    problem = GraphOptimization(*synthetic_case("watts_strogatz", 0))
-    found = solve(graph_apart.Apart(APART, "go", {}), problem, Budget(60), 0)
-    assert asked == [("placement", "19"), ("fusion", "19"), ("schedule", "19")]
-    assert found.evaluations == 3 and found.metrics["inner_evaluations"] == 6
-    assert found.value is not None and found.value <= problem.reference_ps
-    assert not problem.violations(problem.plan(found.decision))
 
 
 def test_quick_rows_have_baseline_bound_and_gap() -> None:

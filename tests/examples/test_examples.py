@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -12,9 +13,9 @@ import pytest
 FOLDER = Path(__file__).parent.parent.parent / "examples"
 
 
-def output(name: str, folder: Path) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, FOLDER / f"{name}.py"],
+def run(name: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, FOLDER / f"{name}.py", *words],
         capture_output=True,
         text=True,
         check=False,
@@ -22,6 +23,10 @@ def output(name: str, folder: Path) -> list[str]:
         env={**os.environ, "LOADMASTER_CACHE": str(folder / "cache")},
         timeout=120,
     )
+
+
+def output(name: str, folder: Path, *words: str) -> list[str]:
+    done = run(name, folder, *words)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -50,6 +55,31 @@ def test_a_solver_of_one_s_own(tmp_path: Path) -> None:
     rows = {line.split()[0]: float(line.split()[1]) for line in output("own_solver", tmp_path)}
     assert list(rows) == ["compiler", "density", "coin-flips", "search", "auto"]
     assert rows["auto"] == min(rows.values())
+
+
+def test_a_loop_of_one_s_own_beats_random_maps(tmp_path: Path) -> None:
+    pytest.importorskip("gymnasium")
+    head, *lines = output("own_loop", tmp_path, "--rounds", "40")
+    assert head == "resnet50 on nnp-i-half, 111 tensors, simulated microseconds"
+    randomly, first, half, learned, compiler, density, egrl, bound = (
+        float(line.split()[-1]) for line in lines
+    )
+    assert bound <= egrl <= density and bound < learned < half < first
+    assert learned < compiler < randomly
+
+
+def test_stable_baselines3_learns_a_game(tmp_path: Path) -> None:
+    pytest.importorskip("gymnasium")
+    if importlib.util.find_spec("sb3_contrib") is None:
+        done = run("train_stable_baselines3", tmp_path)
+        assert done.returncode == 1
+        assert done.stderr == "Stable-Baselines3 is not installed: pip install sb3-contrib\n"
+        return
+    words = ("--model", "alexnet-inf", "--steps", "512", "--games", "2")
+    head, *lines = output("train_stable_baselines3", tmp_path, *words)
+    assert head == "alexnet-inf on tpu-v4i, 43 moves a game, simulated milliseconds"
+    slow, *others, bound = (float(line.split()[-1]) for line in lines)
+    assert len(others) == 8 and all(bound <= value <= slow for value in others)
 
 
 def test_the_least_peak_as_a_model(tmp_path: Path) -> None:

@@ -59,7 +59,6 @@ SMALL = {
     "rnnlm-4": "rnnlm-2:steps=3",
     "txl-8": "txl-2:segments=1",
     "p100x8": "p100x4",
-    "llama:layers=1": "bert:layers=1",
     "llama:layers=1,batch=1,tokens=512": "bert:layers=1",
     "resnet101": "resnet50",
     "rock_paper_scissors.tflite": "model.tflite",
@@ -128,7 +127,12 @@ def test_commands_options_solvers_and_machines_exist(page: Path) -> None:
                 load_machine(value)
 
 
-LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "benchmarks" / "results").glob("*.md"))]
+LINKED = [
+    *PAGES,
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "reproduce" / "README.md",
+    *sorted((ROOT / "benchmarks" / "results").glob("*.md")),
+]
 
 
 @pytest.mark.parametrize("page", LINKED, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -269,7 +273,7 @@ def prepared(line: str) -> list[str]:
     words = [re.sub(r"^runs/(…|RUN)$", "runs/A", word) for word in words]
     if "--measured" in words:
         _measure(words)
-    if words[0] in ("plan", "allocate") and "--fits" not in words:
+    if words[0] in ("plan", "resume", "allocate") and "--fits" not in words:
         for option in ("--budget", "--time-limit", "--exact-seconds"):
             if option in words:
                 del words[words.index(option) : words.index(option) + 2]
@@ -277,6 +281,8 @@ def prepared(line: str) -> list[str]:
         words += ["--exact-seconds", "0"] if words[0] == "plan" and "--resume" not in words else []
     if "--overwrite" in options_of(words[0]):
         words.append("--overwrite")
+    if words[0] == "watch":  # else it serves until somebody ends it
+        words.append("--once")
     return words
 
 

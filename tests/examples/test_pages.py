@@ -54,9 +54,10 @@ def test_each_page_begins_with_its_first_command(page: str) -> None:
 
 def _options(command: str) -> set[str]:
     """The options that a command has, as its file declares them."""
-    module = importlib.import_module(f"loadmaster.cli.{COMMANDS[command][0]}")
+    name, _, function = COMMANDS[command][0].partition(":")
+    module = importlib.import_module(f"loadmaster.cli.{name}")
     names = {"--json", "--quiet", "--help", "-m", "-o"}
-    for parameter in inspect.signature(module.command).parameters.values():
+    for parameter in inspect.signature(getattr(module, function or "command")).parameters.values():
         names.add(f"--{parameter.name.replace('_', '-')}")
         for part in getattr(parameter.annotation, "__metadata__", ()):
             names |= set(getattr(part, "param_decls", None) or ())
@@ -93,14 +94,40 @@ def test_the_code_for_compiler_engineers_runs(tmp_path: Path, monkeypatch: Any) 
     assert names["solution"].decision is not None and names["plan"].residencies is not None
 
 
+def test_the_code_for_researchers_runs(tmp_path: Path) -> None:
+    pytest.importorskip("gymnasium")
+    blocks = re.findall(r"```python\n(.*?)```", text("researchers"), re.S)
+    assert len(blocks) == 4
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "LOADMASTER_CACHE": str(tmp_path / "cache")},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "% of what could be saved" in done.stdout and len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_the_environments_on_the_page_are_those_of_the_code() -> None:
+    pytest.importorskip("gymnasium")
+    pytest.importorskip("jax")  # one of the programs is traced
+    from tools import envs_page
+
+    assert f"{envs_page.BEGIN}\n{envs_page.made()}\n{envs_page.END}" in text("researchers")
+
+
 def test_the_code_for_pytorch_users_runs(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     blocks = re.findall(r"```python\n(.*?)```", text("fit"), re.S)
     assert len(blocks) >= 6
     known = importlib.util.find_spec("transformers") is not None
     code = "\n".join(block for block in blocks if known or "transformers" not in block)
+    short = "import loadmaster\nloadmaster.fit.__kwdefaults__['search'] = 0.5\n"  # in place of 20 s
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", short + code],
         capture_output=True,
         text=True,
         check=False,

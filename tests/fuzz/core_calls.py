@@ -18,6 +18,7 @@ import numpy as np
 from generate import random_case, random_program
 from loadmaster import _core
 from loadmaster.errors import LoadmasterError
+from loadmaster.graph.decoder import Decoder
 from loadmaster.machine import load_machine
 from loadmaster.planner import make_problem
 from loadmaster.program import Program
@@ -119,7 +120,7 @@ def _taken_down() -> Iterator[_Recorder]:
 _SOLVED = (
     ("nnp-i:sram=64", "mapping", ("density", "annealing", "probe")),
     ("tpu-v4i:cmem=8KiB", "malloc-game", ("greedy-order", "msa", "msa-order", "climb", "es-moves")),
-    ("toy2", "graph", ("heft", "m-etf", "cost-model", "anneal", "random-best")),
+    ("toy2", "graph", ("heft", "m-etf", "cost-model", "anneal", "random-best", "large-neighbourhood")),
     ("arena:64KiB", "order", ("peak-greedy", "peak-dp", "peak-cut", "peak-beam", "random-best")),
     (
         "arena:64KiB",
@@ -190,11 +191,11 @@ def _game_calls(program: Program) -> None:
     slow = np.ascontiguousarray(np.tile(problem.all_slow(), (2, 1)))
     problem.tables.judge(np.zeros(problem.moves, dtype=np.int8), np.zeros((0, 5), dtype=np.int64))
     for backup in ("retroactive", "rewind"):
-        game = _core.Game(problem.tables, {"backup": backup, "min_overlap": 0.5, "max_idle_s": 1.0})
+        game = _core.Game(problem.tables, {"backup": backup, "repack": 2, "max_idle_s": 1.0})
         game.reset(2, 1)
         game.masks()
         game.step(np.ascontiguousarray(slow[:, 0]))
-        game.step_towards(np.ones(2, dtype=np.int8))
+        game.step_towards(np.ones(2, dtype=np.int16))
         game.undo()
         game.reset(2, 1)
         game.replay(np.ascontiguousarray(slow[:, :2]))
@@ -203,7 +204,7 @@ def _game_calls(program: Program) -> None:
         game.backups()
         game.placement(1)
         if backup == "retroactive":
-            game.finish(np.ones((2, problem.moves), dtype=np.int8))
+            game.finish(np.ones((2, problem.moves), dtype=np.int16))
 
 
 def _order_calls(program: Program) -> None:
@@ -215,8 +216,9 @@ def _order_calls(program: Program) -> None:
     graph.by_keys(np.arange(2 * ops, dtype=np.float64).reshape(2, ops), 1)
     part = graph.part(np.ascontiguousarray(order[:3]), np.zeros(ops, dtype=np.int8))
     cuts = _core.OrderCuts(graph)
-    cuts.below(1, 2**60, True, 1.0)
-    cuts.beside(1, 2, False, 2**60, 1.0)
+    nothing = np.zeros(0, dtype=np.int32)
+    cuts.below(1, nothing, nothing, 2**60, True, 1.0)
+    cuts.below(2, np.ascontiguousarray(order[:1]), np.ascontiguousarray(order[-1:]), 2**60, False, 1.0)
     for each in (part, graph):
         search = _core.PeakSearch(each, 10**6)
         search.advance(100)
@@ -236,6 +238,10 @@ def _graph_calls(program: Program) -> None:
     placers.table()
     placers.heft(np.full(len(problem.machine.memories), 2**20), True, 50)
     problem.climb().counts() if callable(problem.climb) else None
+    decoder, free = Decoder(problem, 1), np.full((2, problem.groups), -1)
+    parameters = np.array([[1.0, 0.5, 0.1, 1.0, 1.0]] * 2)
+    found, _ = decoder.repair(free, parameters, np.array([0, 1]), np.zeros((*free.shape, 2)))
+    decoder.reckon(found)
 
 
 def _buffer_calls(program: Program) -> None:
@@ -277,15 +283,18 @@ def _device_calls(program: Program) -> None:
     allocator.alloc(64)
     allocator.free(12345)
     allocator.release()
+    allocator.hold_to(1 << 16)
+    allocator.alloc(100)
+    allocator.hold_to(None)
     allocator.reset_most()
 
 
 def _small_calls(program: Program) -> None:
-    resource = _core.CopyResource([4, 0, 3, 5])
-    resource.fits(0, 3, 4)
-    resource.add(0, 3, 4)
-    resource.left()
-    resource.remove(0, 3, 4)
+    ledger = _core.Ledger([4, 0, 3, 5])
+    ledger.fits(0, 3, 4)
+    ledger.add(7, 0, 3, 4)
+    ledger.left()
+    ledger.remove(7)
     _core.copy_starts([5, 3, 8, 2], [-1, 0, 0, -1], [0, 1, 1, 0], [0.5, 1.0, 2.0, 1.0], 1.0, 0, 3, 4.0)
     _core.ceil_times(np.arange(4), np.arange(1, 5))
 

@@ -40,6 +40,8 @@ class Reader:
 READERS = {
     "onnx": Reader("onnx_models", needs=("onnx",)),
     "tflite": Reader("tflite_models"),
+    "arena": Reader("tflite_models", seeds="micro_seeds", read="fit"),
+    "interpreter": Reader("tflite_models", seeds="micro_seeds", read="interpret", needs=("tflite_micro",)),
     "hlo": Reader("hlo_texts"),
     "npz": Reader("npz_files", seeds="programs", read="program_file", core=True),
     "policy": Reader("npz_files", seeds="policies", read="policy_file"),

@@ -28,6 +28,7 @@ from loadmaster.program import Builder, Program, load
 from loadmaster.report import write_report
 from loadmaster.runs import History, RunFolder, run_solver
 from loadmaster.runs.compare import compare_keys, compare_plans, read_side, score_alone
+from loadmaster.runs.history import describe_run
 from loadmaster.runs.log import compute_digest
 from loadmaster.runs.replay import replay
 from loadmaster.search.evaluator import CommandEvaluator
@@ -269,17 +270,7 @@ def read(data: bytes, place: Path) -> None:
     folder, mark = _written(data, place), place / MARK
     _armed(folder, mark)
     run = RunFolder.open(folder)
-    history = History(run.read_log().lines)
-    str(
-        (
-            history.result_value,
-            history.bound,
-            history.gap,
-            history.evaluations,
-            history.seconds,
-            history.state,
-        )
-    )
+    str(describe_run(run, History(run.read_log().lines)))
     # One command a folder, and another for another: each reads the whole folder again.
     commands = (_replay, _compare, _report, _figures, _bound)
     with may_refuse():

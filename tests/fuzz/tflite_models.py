@@ -7,8 +7,14 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from generate_tflite import CONV, F32, I8, I32, GraphMaker, branchy, tflite
+from generate_tflite import CONV, F32, I8, I32, GraphMaker, branchy, convolutional, lstm, svdf, tflite
+from loadmaster.export.tflm_arena import damaged
+from loadmaster.export.tflm_file import Micro, probe_scratch
+from loadmaster.export.tflm_fits import fit_micro
+from loadmaster.export.tflm_measure import check_survives
+from loadmaster.machine import load_machine
 from loadmaster.program.importers.tflite.importer import import_tflite
+from loadmaster.program.importers.tflite.read import read_tflite
 
 from . import mutate
 from .use import use_program
@@ -16,7 +22,13 @@ from .use import use_program
 
 @cache
 def seeds(place: Path) -> list[bytes]:
-    return [branchy(1, 4), branchy(2, 6), _control(), _loop()]
+    return [branchy(1, 4), branchy(2, 6), _control(), loop()]
+
+
+@cache
+def micro_seeds(place: Path) -> list[bytes]:
+    """Models that TFLite Micro runs: convolutions and what keeps a state."""
+    return [branchy(1, 4), convolutional(5), convolutional(8), svdf(I8), svdf(F32), lstm(I8), lstm(F32)]
 
 
 def _control() -> bytes:
@@ -31,7 +43,7 @@ def _control() -> bytes:
     return tflite(main, then, other)
 
 
-def _loop() -> bytes:
+def loop() -> bytes:
     main, condition, body = GraphMaker(), GraphMaker(), GraphMaker()
     i, limit, less = (condition.tensor("i", [], I32), condition.tensor("n", [], I32, struct.pack("<i", 5)), 0)
     less = condition.tensor("less", [], 6)
@@ -82,3 +94,19 @@ def read(data: bytes, place: Path) -> None:
     path = place / "model.tflite"
     path.write_bytes(data)
     use_program(import_tflite(path), place)
+
+
+def fit(data: bytes, place: Path) -> None:
+    """`loadmaster fits` in an arena that is too small: every way is tried."""
+    path = place / "model.tflite"
+    path.write_bytes(data)
+    fit_micro(str(path), load_machine("arena:2KiB"), measure=False, seconds=0.2)
+
+
+def interpret(data: bytes, place: Path) -> None:
+    """What `export tflm` asks the interpreter: the scratch of every operator, and a run."""
+    model = read_tflite(data)
+    check_survives(data, 2**16)
+    with damaged("model"):
+        probe_scratch(model)
+    Micro(data, 2**16).run(0, len(model.graphs[0].inputs), len(model.graphs[0].outputs))

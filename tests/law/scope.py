@@ -13,11 +13,11 @@ from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.problem import Mapping
 from loadmaster.offload.problem import Offload
 from loadmaster.order.problem import PeakOrder
-from loadmaster.plan.check.facts import HOME as AT_HOME
-from loadmaster.plan.check.facts import Facts
 from loadmaster.plan.live_ranges import place_weights
 from loadmaster.plan.plan import BEFORE, HOME, NO_OFFSET, WHOLE, Plan, static_plan
 from loadmaster.program.program import Program
+from reference.check.facts import HOME as AT_HOME
+from reference.check.facts import Facts
 
 Pinned = MallocGame | Mapping | GraphOptimization
 

@@ -12,7 +12,6 @@ from loadmaster.offload.model import unmeasured_kernels
 from loadmaster.offload.problem import LEADS, Offload
 from loadmaster.offload.residencies import SMALL, occupied, repaired, residencies_of, schedule, settled
 from loadmaster.plan import BEFORE, Plan
-from loadmaster.plan.check.facts import Facts
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program, TieKind
 from loadmaster.search.registry import make_labelled
@@ -20,6 +19,7 @@ from loadmaster.search.solver import Budget, solve
 from loadmaster.simulate import simulate
 from offload_stack import gpu, problems
 from reference import offload as slow
+from reference.check.facts import Facts
 
 HBM = 0
 

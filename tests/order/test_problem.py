@@ -18,6 +18,12 @@ from loadmaster.program.build import Builder
 from loadmaster.program.program import TensorKind
 from loadmaster.simulate import simulate
 
+NONE = np.zeros(0, dtype=np.int32)
+
+
+def one(op: int) -> np.ndarray:
+    return np.array([op], dtype=np.int32)
+
 
 def problem(seed: int, ops: int = 12) -> PeakOrder:
     return PeakOrder(random_straight(np.random.default_rng(seed), ops))
@@ -91,7 +97,7 @@ def test_a_cut_is_the_least_over_all_orders(seed: int) -> None:
     cuts = _core.OrderCuts(of.native)
     for node in range(of.nodes):
         for largest in (False, True):
-            found, complete, sooner = cuts.below(node, 2**60, largest, -1.0)
+            found, complete, sooner = cuts.below(node, NONE, NONE, 2**60, largest, -1.0)
             assert complete and found == least[node]
             rest = [n for n in range(of.nodes) if n != node and n not in sooner]
             order = np.array([*sorted(sooner), node, *rest], dtype=np.int32)
@@ -110,7 +116,8 @@ def test_a_cut_beside_another_op_is_the_least_over_the_orders_that_have_it_so(se
     cuts = _core.OrderCuts(of.native)
     for before, op, other in np.ndindex(*least.shape):
         if op != other:
-            found = cuts.beside(op, other, bool(before), never, -1.0)
+            sides = (one(other), NONE) if before else (NONE, one(other))
+            found, _, _ = cuts.below(op, *sides, never, False, -1.0)
             assert min(found, never) == least[before, op, other]
 
 

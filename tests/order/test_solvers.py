@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from clocks import Ticking
 from generate_order import random_straight
 from loadmaster import _core
-from loadmaster.order.exact import PAIR_BOUND, Bounds
+from loadmaster.order.exact import MILESTONE_BOUND, Bounds, Milestones, add_milestones
 from loadmaster.order.problem import PeakOrder
 from loadmaster.program.models import load_model
 from loadmaster.search.registry import make_labelled, solver_labels
@@ -89,24 +90,70 @@ def test_the_time_limit_is_obeyed(looks: int) -> None:
         assert solution.value <= each.reference
 
 
-def test_pairs_of_ops_prove_more_than_single_ones_and_never_too_much() -> None:
+def _least_by_orders(of: PeakOrder, milestones: list[int]) -> int:
+    """What the milestones prove: the least, over their orders, of the largest of their cuts."""
+    cuts, best = _core.OrderCuts(of.native), 2**60
+    for order in itertools.permutations(milestones):
+        sides = [
+            (np.array(order[:at], dtype=np.int32), np.array(order[at + 1 :], dtype=np.int32))
+            for at in range(len(order))
+        ]
+        found = [cuts.below(op, *side, 2**60, False, -1.0)[0] for op, side in zip(order, sides, strict=True)]
+        best = min(best, max(found))
+    return best
+
+
+def test_milestones_prove_the_least_over_their_orders_and_never_too_much() -> None:
     raised = 0
     for seed in range(150):
-        of = problem(seed, 7)
+        rng, of = np.random.default_rng(seed), problem(seed, 7)
+        if of.nodes < 4:
+            continue
         least = least_peak(of)
         meter = Meter(of, Budget())
-        # Pairs are chosen by the best order, whatever it is: also with a bad one they must be right.
         for order in (of.program_order, of.native.simple("greedy"))[: 1 + seed % 2]:
             meter.evaluate(order)
-        bounds = Bounds(of)
-        bounds.prove(meter)
+        Bounds(of).prove(meter)
         single = meter.bound.value
-        bounds.prove_pairs(meter)
-        assert single <= meter.bound.value <= least
-        raised += meter.bound.value > single
-    assert raised >= 3
+        milestones = Milestones(of)
+        for op in rng.permutation(of.nodes)[:4].tolist():
+            milestones.add(int(op))
+            if meter.exhausted:
+                break
+            order = milestones.search(meter)
+            assert meter.best_value is not None and meter.bound.value <= least
+            proven = _least_by_orders(of, milestones.ops)
+            assert meter.bound.value == min(max(single, proven), meter.best_value)
+            single = meter.bound.value
+            states = None if order is None else milestones.states(meter, order)
+            assert (order is None) == (meter.bound.value == meter.best_value)
+            if order is not None and states is not None:
+                inner = [set(state.tolist()) for state in states]
+                assert all(a | {op} <= b for a, op, b in zip(inner[:-1], order[:-1], inner[1:], strict=True))
+                raised += 1
+    assert raised >= 20
 
 
-def test_pairs_close_the_gap_of_a_real_training_graph() -> None:
+def test_milestones_close_gaps() -> None:
+    """Of programs that cuts of single ops leave open, an order and its proof."""
+    closed = left = 0
+    for seed in range(60):
+        of = problem(seed, 16)
+        meter = Meter(of, Budget())
+        meter.evaluate(of.native.simple("greedy"))
+        Bounds(of).prove(meter)
+        if meter.exhausted:
+            continue
+        left += 1
+        add_milestones(meter, of, of.program_order, np.random.default_rng(0))
+        assert meter.best is not None and not of.violations(of.plan(meter.best))
+        exact = solve(make_labelled("order", "peak-dp"), of, Budget())
+        assert exact.status == Status.OPTIMAL and exact.value is not None
+        assert meter.bound.value <= exact.value <= meter.best_value
+        closed += meter.exhausted
+    assert left >= 10 and closed >= left // 2
+
+
+def test_milestones_close_the_gap_of_a_real_training_graph() -> None:
     solution = solve(make_labelled("order", "peak-cut"), PeakOrder(load_model("txl-2")), Budget())
-    assert solution.status == Status.OPTIMAL and solution.bound.method == PAIR_BOUND
+    assert solution.status == Status.OPTIMAL and solution.bound.method == MILESTONE_BOUND

@@ -15,7 +15,7 @@ from typing import Any
 
 from unchanged import parts, solvers
 
-NAMES = ["mapping/ea/small/0", "malloc-game/policy-only/small/0", "graph/go/small/0"]
+NAMES = ["mapping/ea/small/0", "malloc-game/policy-only/small/0"]
 
 
 def names() -> list[str]:

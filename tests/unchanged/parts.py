@@ -54,7 +54,6 @@ __all__ = [
     "check",
     "clock",
     "cpu",
-    "go_outputs",
     "is_cached",
     "kinds",
     "layers",
@@ -116,7 +115,7 @@ def pretrained() -> dict[str, list[str]]:
     """Agent -> the policies that the package ships."""
     from loadmaster.learn.policies import pretrained_names
 
-    return {agent: pretrained_names(agent) for agent in ("go", "muzero")}
+    return {agent: pretrained_names(agent) for agent in ("muzero",)}
 
 
 def policy_parameters(agent: str, name: str) -> dict[str, np.ndarray]:
@@ -124,14 +123,6 @@ def policy_parameters(agent: str, name: str) -> dict[str, np.ndarray]:
     from loadmaster.learn.policies import read_policy
 
     return read_policy(f"pretrained:{name}", agent)[0]
-
-
-def go_outputs(name: str, problem: GraphOptimization) -> dict[str, np.ndarray]:
-    """Probabilities of every decision, by NumPy."""
-    from loadmaster.graph.go.infer import prior_of
-
-    prior = prior_of(problem, f"pretrained:{name}")
-    return {"device": prior.device, "fusion": prior.fusion, "schedule": prior.schedule}
 
 
 def muzero_outputs(name: str, problem: MallocGame) -> dict[str, np.ndarray]:
@@ -143,7 +134,7 @@ def muzero_outputs(name: str, problem: MallocGame) -> dict[str, np.ndarray]:
     from loadmaster.malloc_game.muzero.paper.search import look
 
     network = load_policy(f"pretrained:{name}", make_network(jax.random.key(0), Settings()))
-    seen = dict(problem.games(1).observe())
+    seen = dict(problem.published().games(1).observe())
     masks = seen.pop("mask")
     root = jax.jit(look)(network, jax.device_put(seen), np.array([problem.moves], np.int32), masks)
     return {"logits": np.asarray(root.logits), "value": np.asarray(root.value)}

@@ -1,7 +1,7 @@
 """What the shipped policies say about fixed inputs, to five digits: the same on any processor.
 
-GO decides with NumPy. The published MuZero has no NumPy way; it is run by JAX. EGRL's policy and the player's are left
-out: they are trained anew now and then.
+The published MuZero has no NumPy way; it is run by JAX. The policies of EGRL, GO and the player are left out: they are
+trained anew now and then.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from unchanged import parts
 SAMPLES = 40
 TRAINED_ANEW = {("muzero", "board")}
 INPUTS: dict[str, list[tuple[str, str]]] = {
-    "go": [("resnet50", "p100x4"), ("gnmt-2:steps=2", "p100x2")],
-    "muzero": [("alexnet-inf", "tpu-v4i-16m"), ("bert-base", "tpu-v4i")],
+    "muzero": [("alexnet-inf", "tpu-v4i-16m"), ("bert-base", "tpu-v4i")]
 }
 OUTPUTS: dict[str, tuple[Callable[..., Any], Callable[..., dict[str, np.ndarray]]]] = {
-    "go": (parts.GraphOptimization, parts.go_outputs),
-    "muzero": (parts.MallocGame, parts.muzero_outputs),
+    "muzero": (parts.MallocGame, parts.muzero_outputs)
 }
 
 

@@ -16,7 +16,7 @@ class Repair {
   void run(i64 capacity) {
     small_ = capacity / kSmall;
     for (i32 step = 0; step < t_.steps(); ++step)
-      while (room_[step] > capacity) {
+      while (room_[step] + always_ > capacity) {
         const i32 gap = victim(step);
         if (gap < 0) break;  // its own reads and writes: it can't be helped
         const i32 item = t_.gap_item[gap];
@@ -39,7 +39,10 @@ class Repair {
   // Add or take away the room of all stays of an item.
   void take(i32 item, i64 sign) {
     const i64 amount = sign * t_.size[item];
-    if (held(item)) return add(0, t_.steps() - 1, amount);
+    if (held(item)) {
+      always_ += amount;
+      return;
+    }
     const i64 begin = t_.use_start[item], end = t_.use_start[item + 1];
     i32 first = t_.use_step[begin];
     bool whole = true;
@@ -92,6 +95,7 @@ class Repair {
   std::vector<i8>& kept_;
   std::vector<i64>& room_;
   std::vector<i8> free_;  // gaps that could still be given up
+  i64 always_ = 0;        // bytes of items that never leave: in every step, beside room_
   i64 small_ = 0;         // bytes up to which an item is the last choice
 };
 

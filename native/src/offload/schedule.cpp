@@ -101,8 +101,15 @@ std::vector<Times> schedule_with(const OffloadTables& tables, std::span<const St
 
 std::vector<Times> schedule(const OffloadTables& tables, std::span<const Stay> stays, i64 capacity, i64 lead,
                             std::vector<i64> room) {
+  // Where bytes come and go, not every step between: weights may stay all the time.
+  std::vector<i64> change(room.size() + 1, 0);
   for (const Stay& stay : stays)
-    for (i32 step = stay.first; step <= stay.last; ++step) room[step] += tables.size[stay.item];
+    if (stay.first <= stay.last) {
+      change[stay.first] += tables.size[stay.item];
+      change[stay.last + 1] -= tables.size[stay.item];
+    }
+  std::partial_sum(change.begin(), change.end(), change.begin());
+  for (std::size_t step = 0; step < room.size(); ++step) room[step] += change[step];
   const auto take = [&](i64 row, i32 step) {
     const i64 size = tables.size[stays[row].item];
     if (room[step] > capacity - size) return false;

@@ -21,7 +21,7 @@ CutNetwork::CutNetwork(const OrderGraph& graph)
     if (graph.kept[v]) add(node, sink_, kNoLimit);
   }
   for (const Arc& arc : arcs_) full_.push_back(arc.room);
-  seen_.resize(out_.size());
+  steps_.resize(out_.size());
   next_.resize(out_.size());
 }
 
@@ -32,15 +32,30 @@ void CutNetwork::add(i32 from, i32 to, i64 room) {
   arcs_.push_back({from, 0});
 }
 
-// Augments along paths whose arcs all have room for `least`, depth first, and never enters a node
-// again from which it has found no way: one pass over the network. Whether it pushed anything.
+// Steps from each node to the sink along arcs with room for `least`, as far as the source is away.
+bool CutNetwork::measure(i64 least) {
+  std::fill(steps_.begin(), steps_.end(), -1);
+  std::vector<i32>& queue = stack_;
+  queue.assign(1, sink_);
+  steps_[sink_] = 0;
+  for (size_t i = 0; i < queue.size() && steps_[source_] < 0; ++i)
+    for (const i32 a : out_[queue[i]]) {
+      const i32 from = arcs_[a].to;
+      if (steps_[from] >= 0 || arcs_[a ^ 1].room < least) continue;
+      steps_[from] = steps_[queue[i]] + 1;
+      queue.push_back(from);
+    }
+  return steps_[source_] >= 0;
+}
+
+// Augments along shortest paths whose arcs all have room for `least`, depth first, and never enters a
+// node again from which it has found no way. Whether it pushed anything.
 bool CutNetwork::pass(i64 least, i64 enough, i64& bytes) {
+  if (!measure(least)) return false;
   // A stack of our own: paths may be as long as the program.
   std::vector<i32>& path = stack_;
   path.clear();
   std::fill(next_.begin(), next_.end(), 0);
-  std::fill(seen_.begin(), seen_.end(), i8{0});
-  seen_[source_] = 1;
   bool pushed = false;
   for (i32 node = source_;;) {
     if (node == sink_) {
@@ -52,7 +67,6 @@ bool CutNetwork::pass(i64 least, i64 enough, i64& bytes) {
         arcs_[path[i] ^ 1].room += room;
         if (arcs_[path[i]].room < least) narrow = i;
       }
-      for (size_t i = narrow; i < path.size(); ++i) seen_[arcs_[path[i]].to] = 0;  // still open
       node = arcs_[path[narrow] ^ 1].to;
       path.resize(narrow);
       bytes += room;
@@ -62,17 +76,18 @@ bool CutNetwork::pass(i64 least, i64 enough, i64& bytes) {
     }
     auto& at = next_[node];
     const auto& arcs = out_[node];
-    while (at < static_cast<i32>(arcs.size()) && (arcs_[arcs[at]].room < least || seen_[arcs_[arcs[at]].to]))
+    while (at < static_cast<i32>(arcs.size()) &&
+           (arcs_[arcs[at]].room < least || steps_[arcs_[arcs[at]].to] != steps_[node] - 1))
       ++at;
     if (at < static_cast<i32>(arcs.size())) {
       path.push_back(arcs[at]);
       node = arcs_[arcs[at]].to;
-      seen_[node] = 1;
     } else if (path.empty()) {
       return pushed;
     } else {
       node = arcs_[path.back() ^ 1].to;
       path.pop_back();
+      ++next_[node];
     }
   }
 }
@@ -118,8 +133,11 @@ i64 CutNetwork::flow(i64 bytes, i64 enough) {
   return bytes;
 }
 
-CutNetwork::Cut CutNetwork::below(i32 op, i64 enough, bool largest, double seconds) {
+CutNetwork::Cut CutNetwork::below(i32 op, std::span<const i32> sooner, std::span<const i32> later, i64 enough,
+                                  bool largest, double seconds) {
   begin(op, seconds);
+  for (const i32 other : sooner) arcs_[from_source_[other]].room = kNoLimit;
+  for (const i32 other : later) arcs_[to_sink_[other]].room = kNoLimit;
   Cut cut{flow(graph_->base + graph_->grows[op], enough), false, {}};
   if (cut.bytes >= enough || late_) return cut;
   cut.complete = true;
@@ -127,12 +145,6 @@ CutNetwork::Cut CutNetwork::below(i32 op, i64 enough, bool largest, double secon
   for (i32 other = 0; other < graph_->ops; ++other)
     if (static_cast<bool>(met[other]) != largest) cut.sooner.push_back(other);
   return cut;
-}
-
-i64 CutNetwork::beside(i32 op, i32 other, bool before, i64 enough, double seconds) {
-  begin(op, seconds);
-  arcs_[(before ? from_source_ : to_sink_)[other]].room = kNoLimit;
-  return flow(graph_->base + graph_->grows[op], enough);
 }
 
 }  // namespace loadmaster

@@ -5,7 +5,8 @@
 // such S is the minimum cut of a network with an arc opener -> value of the value's size, arcs
 // value -> user and op -> op before it without limit, x's needs on the source's side and x on the
 // sink's. So every order has at least that much alive, plus what x opens, while x runs.
-// If it is known whether another op y has run by then, y is bound to a side too, and the cut is higher.
+// If it is known of other ops whether they have run by then, they are bound to a side too, and the cut is
+// higher.
 #pragma once
 
 #include <chrono>
@@ -24,11 +25,10 @@ class CutNetwork {
     bool complete;            // else it was stopped: any flow is a bound, and there is no cut
     std::vector<i32> sooner;  // the S that attains it: the smallest one, or the largest
   };
-  // Stops as soon as the bytes reach `enough`, or when `seconds` are over (-1: never).
-  Cut below(i32 op, i64 enough, bool largest, double seconds);
-  // The bytes alone, in orders in which `other` runs before the op or after it: at least `enough` if
-  // there is no such order.
-  i64 beside(i32 op, i32 other, bool before, i64 enough, double seconds);
+  // Of orders in which `sooner` have run when the op starts and `later` have not; bytes of `enough` or more
+  // if there is none. Stops as soon as the bytes reach `enough`, or when `seconds` are over (-1: never).
+  Cut below(i32 op, std::span<const i32> sooner, std::span<const i32> later, i64 enough, bool largest,
+            double seconds);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -40,6 +40,7 @@ class CutNetwork {
   void add(i32 from, i32 to, i64 room);
   void begin(i32 op, double seconds);
   i64 flow(i64 bytes, i64 enough);
+  bool measure(i64 least);
   bool pass(i64 least, i64 enough, i64& bytes);
   bool out_of_time();
   std::vector<i8> side(bool of_source) const;
@@ -50,8 +51,7 @@ class CutNetwork {
   std::vector<i64> full_;  // rooms of the unused network
   std::vector<std::vector<i32>> out_;
   std::vector<i32> from_source_, to_sink_;  // [op] its arcs, closed unless it is bound to a side
-  std::vector<i32> next_, stack_;
-  std::vector<i8> seen_;
+  std::vector<i32> next_, stack_, steps_;
   Clock::time_point deadline_;
   i64 looks_ = 0;
   bool late_ = false;

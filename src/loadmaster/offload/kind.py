@@ -4,15 +4,17 @@ again."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine.machine import Machine
+from loadmaster.malloc_game.msa import MSA_STEPS
 from loadmaster.offload.measured import MeasuredOffload
 from loadmaster.offload.model import Kernels, measured_kernels, offload_model, unmeasured_kernels
 from loadmaster.offload.problem import Offload, options_of
@@ -64,6 +66,9 @@ class OffloadKind(ProblemKind[Offload]):
     accepts = frozenset({"pins", "costs", "shares", "recompute", "evaluator", "keep_order"})
     by_clock = ("auto",)
     white_box = WHITE_BOX
+    space = "copies in and out of the first memory, in the program's order, with the ops run again that were chosen"
+    left_out = "tiles, other orders, other ops run again"
+    before = ("all-resident", "layerwise")
 
     def make(self, request: PlanRequest) -> Offload:
         evaluator, plain = request.evaluator, make_simulated(request)
@@ -87,9 +92,11 @@ class OffloadKind(ProblemKind[Offload]):
             f"{show_bytes(memory.capacity)}{left}"
         )
 
-    def known(self, problem: Offload, source: str) -> list[Known]:
-        found = []
+    def known(self, problem: Offload, source: str, seconds: float = math.inf) -> list[Known]:
+        found, until = list[Known](), now() + seconds
         for name in KNOWN:
+            if (found and now() >= until) or (name == "msa" and problem.model.steps > MSA_STEPS):
+                break
             with contextlib.suppress(LoadmasterError):  # a rule that can't be followed here is no baseline
                 found += known_values(problem, [name])
         if isinstance(problem, MeasuredOffload):
@@ -133,18 +140,15 @@ class OffloadKind(ProblemKind[Offload]):
                 f"{show_time(all_ops - took)}"
             )
         if problem.kernels is not None and problem.program.costs is None:
+            measure = f"; measure it with: {found.calibrate}" if found.calibrate else ""
             facts.notes.append(
                 f"what kernels take for themselves is not known without --costs: {show_bytes(problem.for_kernels)} "
-                f"are left to libraries, nothing to ops; measure it with 'loadmaster calibrate {found.model} "
-                "--costs costs.json'"
+                f"are left to libraries, nothing to ops{measure}"
             )
         return facts
 
     def default_search(self, problem: Offload) -> tuple[str, int | None]:
         return ("refined", MEASURED) if isinstance(problem, MeasuredOffload) else ("auto", None)
-
-    def reference(self, problem: Offload, values: Mapping[str, int | None]) -> int | None:
-        return values.get("layerwise")
 
     def row_figures(self, problem: Offload, value: int | None) -> dict[str, Any]:
         return {"over_ops": value / problem.limit_ps if value and problem.limit_ps else None}

@@ -263,7 +263,7 @@ def _check_ties(program: Program) -> None:
         raise BadProgram(
             f"tensor '{name}' is written over another one, and offload plans know no such ties",
             object=name,
-            remedy="capture the model with PyTorch, or give a machine such as h200-zero-copy and --problem mapping",
+            remedy="leave --problem out, capture the model with PyTorch, or give a machine such as h200-zero-copy",
         )
 
 

@@ -171,6 +171,21 @@ class Offload(Problem):
     def decision(self, plan: Plan) -> Decision:
         return encode(plan)
 
+    def adapt(self, plan: Plan) -> Decision:
+        """The gaps over which the plan keeps a tensor in fast memory; with as much room left unused as it takes to
+        find offsets."""
+        model, last = self.model, self.program.n_ops - 1
+        before, after = np.append(model.step_op, BEFORE), np.append(model.step_op, last)
+        gap_first, gap_last = before[model.gap_from], after[model.gap_to]  # of -1 and S, what was appended
+        root = model.root[model.gap_item]
+        keep = np.zeros(model.gaps, dtype=bool)
+        for row in plan.residency_rows:
+            if row.memory == model.fast:
+                keep |= (root == row.tensor) & (row.first <= gap_first) & (gap_last <= row.last)
+        vector = self.vector(keep)
+        roomy = with_room(self, vector)
+        return vector if roomy is None else roomy
+
     def outside(self, plan: Plan) -> list[Violation]:
         """What reaches into the room that is left to kernels; what leaves within a loop."""
         found = decided_elsewhere(plan, self.kind, DECIDES)

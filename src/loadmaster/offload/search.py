@@ -221,6 +221,10 @@ _PENALTY = 10
 RULES = ("all-resident", "prefetch", "layerwise", "belady", "static", "stream", "msa")
 """Tried first, quickest first; annealing begins with those of `spread` as well."""
 WHITE_BOX = frozenset({*RULES, "spread"})
+QUICK_RULES = RULES[:3]
+MANY_STEPS = 50_000
+"""Above so many steps the quick rules are all: others look at every tensor for each that leaves, and overrun every time
+limit."""
 
 
 def make_auto() -> Auto:
@@ -232,6 +236,9 @@ def make_auto() -> Auto:
 def _schedule(problem: Problem) -> list[Stage]:
     if not problem.repeatable:  # nothing is left for a choice: what was measured is compared elsewhere
         return [*(Stage(name, optional=True) for name in RULES), Stage("anneal", resumes=True)]
+    assert isinstance(problem, Offload)
+    if problem.model.steps > MANY_STEPS:
+        return [Stage(name, optional=True) for name in QUICK_RULES]
     share = 1 - SHARE
     rules = [
         Stage(name, seconds_share=share, evaluations_share=share, enough=ENOUGH, optional=True)

@@ -1,10 +1,10 @@
 """Orders with proofs: from minimum cuts (`PeakCut`), and by a complete search over sets of ops (`PeakDp`).
 
 Cuts: while op x runs, at least `OrderCuts.below(x)` bytes are alive, whatever the order: the largest of
-these over all ops is a bound. Of two ops one runs first, and knowing which makes their cuts higher:
-pairs prove more where single ops prove too little. The state that attains the cut of x divides the
-program into what comes before x and what comes after; each side is put into order by itself, at the
-op where it is highest, until nothing is higher than what cannot be avoided.
+these over all ops is a bound. Of a few ops one runs first, then another: knowing which makes their cuts
+higher, and `Milestones` finds the order of them that proves least. The state that attains the cut of x
+divides the program into what comes before x and what comes after; each side is put into order by itself,
+at the op where it is highest, until nothing is higher than what cannot be avoided.
 
 Sets (after SERENITY): the program is cut at ops that all others are before or after; the parts do not
 depend on each other. For each part that is above the bound, a budget is bisected: the native search
@@ -12,6 +12,9 @@ finds an order within it or proves that there is none, in rounds that look at mo
 """
 
 from __future__ import annotations
+
+import heapq
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -23,20 +26,24 @@ from loadmaster.order.problem import PeakOrder
 from loadmaster.search.solver import Meter, Solution, Solver, State
 
 Order = npt.NDArray[np.int32]
+Rng = np.random.Generator
 CUT_BOUND = "least bytes alive while one op runs, by minimum cut"
-PAIR_BOUND = "least bytes alive while two ops run one after the other, by minimum cuts"
+MILESTONE_BOUND = "least bytes alive while a few ops run in any order, by minimum cuts"
 NO_END = 2**60
+NONE: Order = np.zeros(0, dtype=np.int32)
 PROOFS = 40
 """Cuts at a time that serve the bound alone."""
-PAIRS, SHARE = 2_000, 0.25
-"""Pairs at a time, and of the time that is left at most this much."""
+MOST_MILESTONES, MOST_CUTS = 24, 4_000
+CANDIDATES = 4
+"""Ops of a part that are cut before one of them is chosen."""
+REFINE_EVERY = 6
 _SMALL = 400
 """In parts up to so many ops the greedy rule is tried too."""
 
 
 class PeakCut(Solver):
-    """Rounds of cuts: from four simple orders first, then from the best one with a random choice
-    of the op. Ends when the peak meets the bound."""
+    """Rounds of cuts: from four simple orders first, with milestones after the first of them; then from the
+    best one with a random choice of the op. Ends when the peak meets the bound."""
 
     name, problem_kind = "peak-cut", "order"
     summary = "minimum cuts around the op where memory is highest, recursively; proves bounds"
@@ -50,8 +57,10 @@ class PeakCut(Solver):
         problem = meter.problem
         assert isinstance(problem, PeakOrder)
         rng, bounds = np.random.default_rng(seed), Bounds(problem)
-        simple = ("greedy", "reverse-post-order", "depth-first")
-        starts = [problem.program_order, *(problem.native.simple(rule) for rule in simple)]
+        first, *others = (
+            problem.native.simple(rule) for rule in ("reverse-post-order", "greedy", "depth-first")
+        )
+        starts = [first, problem.program_order, *others]
         for start in starts:
             if meter.exhausted:
                 return meter.solution()
@@ -62,24 +71,25 @@ class PeakCut(Solver):
             # Proofs cost more than orders in a large program, and a good order needs fewer of them.
             if number >= len(starts) and number % 4 == 0 and bounds.prove(meter, most=PROOFS):
                 break
+            if number == 1:
+                add_milestones(meter, problem, first, rng)
+                continue
             random_share = 0.0 if number < len(starts) else (0.3, 0.7)[number % 2]
             again = number < len(starts) or number % 3 == 2
             start = starts[number % len(starts)] if again else meter.best
-            meter.evaluate(_refined(meter, problem, start, rng, random_share))
+            meter.evaluate(_refined(meter, problem, [np.asarray(start, dtype=np.int32)], rng, random_share))
             meter.progress()
         if not meter.exhausted:
             bounds.prove(meter)
-            bounds.prove_pairs(meter)
         return meter.solution()
 
 
 class Bounds:
-    """The cut of each op and of pairs, computed once."""
+    """The cut of each op, computed once."""
 
     def __init__(self, problem: PeakOrder) -> None:
         self._problem = problem
         self._known: dict[int, int] = {}
-        self._pairs: set[tuple[int, int]] = set()
         self._cuts: _core.OrderCuts | None = None
 
     def prove(self, meter: Meter, most: int | None = None) -> bool:
@@ -96,61 +106,205 @@ class Bounds:
                 break
             if node in self._known:
                 continue
-            self._known[node] = self._cuts.below(node, NO_END, False, _seconds(meter))[0]
+            self._known[node] = self._cuts.below(node, NONE, NONE, NO_END, False, _seconds(meter))[0]
             most = None if most is None else most - 1
             meter.raise_bound(self._known[node], CUT_BOUND)
         return meter.exhausted
 
-    def prove_pairs(self, meter: Meter, most: int = PAIRS) -> None:
-        """Raise the meter's bound by pairs of ops. The best order is one way to run a pair, so one of
-        the two must be above the bound there."""
-        if meter.best is None:
-            return
-        self._cuts = self._cuts or _core.OrderCuts(self._problem.native)
-        left = meter.seconds_left
-        stop = 0.0 if left is None else (1 - SHARE) * left
-        best = np.ascontiguousarray(meter.best, dtype=np.int32)
-        profile = self._problem.native.profile(best)
-        falling = np.argsort(-profile, kind="stable").tolist()
-        for high, low in ((a, b) for a in falling for b in falling if a != b):
-            if profile[high] <= meter.bound.value or meter.exhausted or not most:
-                return
-            if meter.seconds_left is not None and meter.seconds_left < stop:
-                return
-            pair = (int(best[min(high, low)]), int(best[max(high, low)]))
-            if pair not in self._pairs:
-                self._pairs.add(pair)
-                most -= 1
-                meter.raise_bound(self._pair(meter, *pair), PAIR_BOUND)
 
-    def _pair(self, meter: Meter, first: int, second: int) -> int:
-        """What every order has alive while one of the two runs. No more than the best order has, and
-        computed no further once it cannot raise the bound."""
-        assert self._cuts is not None and meter.best_value is not None
-        least = meter.best_value
-        for one, two in ((first, second), (second, first)):
-            alive = 0
-            for op, other, before in ((one, two, False), (two, one, True)):
-                if alive < least:
-                    alive = max(alive, self._cuts.beside(op, other, before, least, _seconds(meter)))
-            least = min(least, alive)
-            if least <= meter.bound.value:
+class Milestones:
+    """A few ops, and the least peak that some order of them leaves possible.
+
+    Every order runs the milestones in some order. While one of them runs, those before it have run and
+    those after it have not: its cut with all of them bound to their sides is alive at least. So an order of
+    the milestones proves the largest of its cuts, and the least over their orders is a bound of every
+    order of the program. It is found best first over sets of milestones that have run.
+
+    The smallest states that attain the cuts of one order contain one another, for from one to the next more
+    has run and less is left: they cut the program into parts.
+    """
+
+    def __init__(self, problem: PeakOrder) -> None:
+        self._problem = problem
+        self._network: _core.OrderCuts | None = None
+        self._after: dict[int, npt.NDArray[np.bool_]] = {}
+        self._proven: list[dict[tuple[int, frozenset[int]], int]] = [{}]
+        """Of the first 0, 1, ... milestones: (one, those before it) -> bytes."""
+        self.ops: list[int] = []
+        self.cuts = 0
+        """How many were made."""
+
+    def add(self, op: int) -> None:
+        """One more milestone."""
+        self.ops.append(op)
+        self._after[op] = _needing(self._problem, op)
+        self._proven.append({})
+
+    def search(self, meter: Meter) -> list[int] | None:
+        """The order of the milestones that proves least, with the meter's bound raised to it; None: all
+        prove the best order that is known, or it is out of time."""
+        needs = {x: frozenset(y for y in self.ops if self._after[y][x]) for x in self.ops}
+        whole, turn = frozenset(self.ops), count()
+        # (bytes, fewer missing first, number, milestones that ran, the next one or -1)
+        heap: list[tuple[int, int, int, tuple[int, ...], int]] = [(0, 0, next(turn), (), -1)]
+        looked: set[frozenset[int]] = set()
+        while heap:
+            least, _, _, ran, op = heapq.heappop(heap)
+            meter.raise_bound(least, MILESTONE_BOUND)
+            if meter.exhausted or self.cuts > MOST_CUTS:
+                return None
+            if op >= 0:
+                found = self._cut(meter, op, frozenset(ran))
+                if found > least:
+                    heapq.heappush(heap, (found, -len(ran), next(turn), ran, op))
+                    continue
+                ran = (*ran, op)
+            before = frozenset(ran)
+            if before == whole:
+                return list(ran)
+            if before in looked:
+                continue
+            looked.add(before)
+            for next_op in self.ops:
+                if next_op not in before and needs[next_op] <= before:
+                    known = max(least, self._known(next_op, before))
+                    heapq.heappush(heap, (known, -len(ran) - 1, next(turn), ran, next_op))
+        return None
+
+    def _known(self, op: int, before: frozenset[int]) -> int:
+        """What is proven of it already, with fewer milestones."""
+        for number in range(len(self.ops), 0, -1):
+            found = self._proven[number].get((op, before))
+            if found is not None:
+                return found
+            if op == self.ops[number - 1]:
                 break
-        return least
+            before -= {self.ops[number - 1]}
+        return 0
+
+    def _cut(self, meter: Meter, op: int, before: frozenset[int]) -> int:
+        proven = self._proven[-1]
+        if (op, before) not in proven:
+            assert meter.best_value is not None
+            found, _, _ = self._below(meter, op, before, meter.best_value)
+            proven[op, before] = min(found, meter.best_value)
+        return proven[op, before]
+
+    def _below(self, meter: Meter, op: int, before: frozenset[int], enough: int) -> tuple[int, bool, Order]:
+        self._network = self._network or _core.OrderCuts(self._problem.native)
+        self.cuts += 1
+        later = frozenset(self.ops) - before - {op}
+        one, other = (np.array(sorted(ops), dtype=np.int32) for ops in (before, later))
+        return self._network.below(op, one, other, enough, False, _seconds(meter))
+
+    def states(self, meter: Meter, order: list[int]) -> list[Order] | None:
+        """What has run when each milestone starts; None: out of time."""
+        found = []
+        for number, op in enumerate(order):
+            _, complete, sooner = self._below(meter, op, frozenset(order[:number]), NO_END)
+            if not complete:
+                return None
+            found.append(sooner)
+        return found
+
+
+def _divided(order: list[int], states: list[Order], start: Order) -> list[Order]:
+    """The program in parts, one after another, with every milestone by itself; inside a part, ops are as
+    in `start`."""
+    place = np.empty(len(start), dtype=np.int64)
+    place[start] = np.arange(len(start))
+    left = np.ones(len(start), dtype=bool)
+    found: list[Order] = []
+    for op, sooner in zip(order, states, strict=True):
+        found += [sooner[left[sooner]], np.array([op], dtype=np.int32)]
+        left[sooner] = left[op] = False
+    found.append(np.flatnonzero(left).astype(np.int32))
+    return [part[np.argsort(place[part])] for part in found if len(part)]
+
+
+def _needing(problem: PeakOrder, op: int) -> npt.NDArray[np.bool_]:
+    """[n] whether a node must run after the op. Nodes are in an order that keeps to all needs."""
+    found = np.zeros(problem.nodes, dtype=bool)
+    found[op] = True
+    for node in range(op + 1, problem.nodes):
+        found[node] = any(found[other] for other in problem.graph.before[node])
+    found[op] = False
+    return found
+
+
+def add_milestones(meter: Meter, problem: PeakOrder, other: Order, rng: Rng) -> None:
+    """Milestones one by one: an op that is higher than the bound between those that there are, in the best
+    order or in another. Now and then, and when there is none, an order is made of the parts."""
+    milestones = Milestones(problem)
+    while not meter.exhausted and len(milestones.ops) < MOST_MILESTONES:
+        order = milestones.search(meter)
+        states = None if order is None else milestones.states(meter, order)
+        if order is None or states is None:
+            return
+        best = np.asarray(meter.best, dtype=np.int32)
+        op = None
+        for start in (best, other):
+            if op is None:
+                op = _conflict(meter, problem, _divided(order, states, start), milestones.ops)
+        if _out_of_time(meter):
+            return
+        if op is None or len(milestones.ops) % REFINE_EVERY == REFINE_EVERY - 1:
+            raised: list[int] = []
+            meter.evaluate(_refined(meter, problem, _divided(order, states, best), rng, 0.0, raised))
+            op = op if op is not None else next((each for each in raised if each not in milestones.ops), None)
+        meter.progress(milestones=len(milestones.ops))
+        if op is None:
+            return
+        milestones.add(op)
+
+
+def _conflict(meter: Meter, problem: PeakOrder, divided: list[Order], known: list[int]) -> int | None:
+    """The op with the highest cut in its part, if that is above the bound."""
+    done = np.zeros(problem.nodes, dtype=np.int8)
+    best, op = meter.bound.value, None
+    for members in divided:
+        if len(members) > 1:
+            part = problem.native.part(np.ascontiguousarray(members), done)
+            profile = part.profile(np.arange(len(members), dtype=np.int32))
+            cuts = _core.OrderCuts(part)
+            for at in _candidates(problem, members, profile, meter.bound.value):
+                if int(members[at]) in known or _out_of_time(meter):
+                    continue
+                found, complete, _ = cuts.below(at, NONE, NONE, NO_END, False, _seconds(meter))
+                if complete and found > best:
+                    best, op = found, int(members[at])
+        done[members] = 1
+    return op
+
+
+def _candidates(problem: PeakOrder, members: Order, profile: npt.NDArray[np.int64], floor: int) -> list[int]:
+    """Places above the floor: those of the largest ops, and the highest one."""
+    high = np.flatnonzero(profile > floor)
+    if not len(high):
+        return []
+    largest = high[np.lexsort((-profile[high], -problem.op_bytes[members[high]]))][:CANDIDATES]
+    return list(dict.fromkeys([*largest.tolist(), int(profile.argmax())]))
 
 
 def _refined(
-    meter: Meter, problem: PeakOrder, start: Order, rng: np.random.Generator, random_share: float
+    meter: Meter,
+    problem: PeakOrder,
+    divided: list[Order],
+    rng: Rng,
+    random_share: float,
+    raised: list[int] | None = None,
 ) -> Order:
-    """A legal order; `random_share`: how often the op to cut at is any one above the floor."""
+    """A legal order of parts that follow each other. `random_share`: how often the op to cut at is any
+    one above the floor. `raised` gets the ops that are higher than the floor was, each the highest of
+    several candidates."""
     done = np.zeros(problem.nodes, dtype=np.int8)
     order: list[Order] = []
-    todo, floor = [np.asarray(start, dtype=np.int32)], meter.bound.value
+    todo, floor = divided[::-1], meter.bound.value
     while todo:
         members = todo.pop()
         split = None
         if len(members) > 1 and not _out_of_time(meter):
-            split, floor = _split(meter, problem, members, done, floor, rng, random_share)
+            split, floor = _split(meter, problem, members, done, floor, rng, random_share, raised)
             if len(members) == problem.nodes:
                 meter.raise_bound(floor, CUT_BOUND)  # a cut of the whole program bounds every order
         if isinstance(split, tuple):
@@ -178,8 +332,9 @@ def _split(
     members: Order,
     done: npt.NDArray[np.int8],
     floor: int,
-    rng: np.random.Generator,
+    rng: Rng,
     random_share: float,
+    raised: list[int] | None,
 ) -> tuple[tuple[Order, Order, Order] | Order, int]:
     """(before, op, after), or the members in an order that need not be cut; and the new floor, below
     which no part need go, because another cannot."""
@@ -192,12 +347,20 @@ def _split(
             order, profile = other, lower
     if profile.max() <= floor:
         return members[order], floor
-    at = int(profile.argmax())
-    if rng.random() < random_share:
-        at = int(rng.choice(np.flatnonzero(profile > floor)))
-    node = int(order[at])
-    largest = bool(rng.random() < random_share / 2)
-    least, complete, sooner = _core.OrderCuts(part).below(node, NO_END, largest, _seconds(meter))
+    places = [int(profile.argmax())]
+    if raised is not None:
+        places = _candidates(problem, members[order], profile, floor)
+    elif rng.random() < random_share:
+        places = [int(rng.choice(np.flatnonzero(profile > floor)))]
+    largest = raised is None and bool(rng.random() < random_share / 2)
+    cuts, least, complete, node, sooner = _core.OrderCuts(part), -1, True, -1, NONE
+    for at in places:
+        found = cuts.below(int(order[at]), NONE, NONE, NO_END, largest, _seconds(meter))
+        complete = complete and found[1]
+        if found[0] > least:
+            least, node, sooner = found[0], int(order[at]), found[2]
+    if raised is not None and least > floor:
+        raised.append(int(members[node]))
     floor = max(floor, least)
     if profile.max() <= floor or not complete:
         return members[order], floor

@@ -9,6 +9,7 @@ an op runs before something that it needs is not legal.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -170,17 +171,22 @@ class PeakOrder(BatchProblem):
         return found
 
     @cached_property
-    def _bound(self) -> int:
-        """The bytes of one op: all that it opens and uses are there while it runs."""
+    def op_bytes(self) -> Int64:
+        """[n] what each op opens and uses: all that is there while it runs."""
         held = np.zeros(self.nodes, dtype=np.int64)
         graph = self.graph
         for size, opener, users in zip(graph.size, graph.opener, graph.users, strict=True):
             held[users] += size
             if opener >= 0:
                 held[opener] += size
+        return held
+
+    @cached_property
+    def _bound(self) -> int:
+        graph = self.graph
         given = sum(s for s, opener in zip(graph.size, graph.opener, strict=True) if opener < 0)
         kept = sum(s for s, keep in zip(graph.size, graph.kept, strict=True) if keep)
-        return max(int(held.max(initial=0)), given, kept)
+        return max(int(self.op_bytes.max(initial=0)), given, kept)
 
     def bound(self) -> Bound:
         return Bound(self._bound, OP_BOUND)
@@ -204,6 +210,9 @@ class OrderKind(ProblemKind[PeakOrder]):
     accepts = frozenset()
     by_clock = ("auto", "peak-cut", "peak-dp", "peak-beam")
     settles = ("baseline", "result")
+    before = KNOWN
+    space = "orders of the ops on one device"
+    left_out = "recomputing, tiles, results written over what dies"
     bound_row = "always"
 
     def make(self, request: PlanRequest) -> PeakOrder:
@@ -226,12 +235,12 @@ class OrderKind(ProblemKind[PeakOrder]):
             "that are always there and are not counted"
         )
 
-    def known(self, problem: PeakOrder, source: str) -> list[Known]:
-        return solve_known(problem, KNOWN)
+    def known(self, problem: PeakOrder, source: str, seconds: float = math.inf) -> list[Known]:
+        return solve_known(problem, KNOWN, seconds)
 
     def facts(self, problem: PeakOrder, found: Found) -> Facts:
         """What the order saves."""
-        value, bound = found.solution.value, found.solution.bound.value
+        value, bound = found.value, found.solution.bound.value
         facts = Facts(
             {
                 "ops": problem.nodes,

@@ -19,7 +19,11 @@ Int64 = npt.NDArray[np.int64]
 
 def places(program: Program) -> Int32:
     """[T] representative of the place of each root: roots that in-place and carried ties join."""
-    place = list(range(program.n_tensors))
+    shares = program.tie_kind != TieKind.DONATED
+    ends = [
+        program.tensor_alias[column[shares]].tolist() for column in (program.tie_source, program.tie_target)
+    ]
+    place = {tensor: tensor for column in ends for tensor in column}
 
     def find(tensor: int) -> int:
         while place[tensor] != tensor:
@@ -27,12 +31,12 @@ def places(program: Program) -> Int32:
             tensor = place[tensor]
         return tensor
 
-    shares = program.tie_kind != TieKind.DONATED
-    ends = (program.tensor_alias[column[shares]] for column in (program.tie_source, program.tie_target))
-    for source, target in zip(*(column.tolist() for column in ends), strict=True):
+    for source, target in zip(*ends, strict=True):
         one, other = find(source), find(target)
         place[max(one, other)] = min(one, other)
-    return np.array([find(tensor) for tensor in range(program.n_tensors)], dtype=np.int32)
+    found = np.arange(program.n_tensors, dtype=np.int32)
+    found[list(place)] = [find(tensor) for tensor in place]
+    return found
 
 
 def place_bytes(program: Program) -> Int64:

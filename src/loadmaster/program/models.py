@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loadmaster.program.importers import ENDINGS, ImportOptions, import_model
+from loadmaster.program.importers import ENDINGS, ImportOptions, as_module, import_model
 from loadmaster.program.program import Program
 from loadmaster.program.zoo import MODELS, load_workload
+
+
+def is_workload(source: str) -> bool:
+    """Whether a name is a workload's. 'bert:build' is the user's own function where there is a file bert.py."""
+    stem, colon, rest = source.partition(":")
+    own = bool(colon) and rest.isidentifier() and Path(f"{stem}.py").is_file()
+    return stem in MODELS and not own
 
 
 def load_model(source: str, format: str | None = None, options: ImportOptions | None = None) -> Program:
     """Load a model as a Program. Raises `BadProgram` with the nearest name if there is none.
 
     Args:
-      source: a workload's name ('resnet50', 'bert:layers=2'), a file, or 'module:function' of JAX or PyTorch.
+      source: a workload's name ('resnet50', 'bert:layers=2'), a file, or 'module:function' of JAX or PyTorch
+        ('file.py:function' too).
       format: None: as the file's ending tells.
       options: of the importers: shapes of open dimensions, arguments of a function, and the like.
 
     Returns:
       ops in a valid order, tensors, and who reads and writes what.
     """
-    known = source.partition(":")[0] in MODELS
+    source = as_module(source)
+    known = is_workload(source)
     is_file = Path(source).suffix.lower() in ENDINGS or Path(source).is_file()
     if format is None and not is_file and (known or ":" not in source):
         return load_workload(source)

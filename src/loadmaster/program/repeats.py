@@ -85,6 +85,8 @@ def repeat(base: Program, ops: Sequence[int]) -> Repeated:
             number=op,
             remedy="leave it out",
         )
+    if not chosen.any():
+        return Repeated(base, np.arange(base.n_ops, dtype=np.int32), chosen)
     rows, made = _ordered(base, chosen)
     origin = np.array([op for op, _ in rows], dtype=np.int32)
     again = np.array([repeated for _, repeated in rows], dtype=bool)

@@ -69,6 +69,38 @@ def content_hash(program: Program, *, names: bool) -> str:
     return digest.hexdigest()
 
 
+_STRUCTURE = (
+    "op_kind",
+    "op_backward",
+    "op_view",
+    "op_loop",
+    "op_group",
+    "loop_parent",
+    "tensor_kind",
+    "tensor_group",
+    "tensor_fast",
+    "tensor_alias",
+    "read_start",
+    "read_tensor",
+    "write_start",
+    "write_tensor",
+    "tie_kind",
+    "tie_source",
+    "tie_target",
+    "tie_at",
+)
+
+
+def structure_hash(program: Program) -> str:
+    """SHA-256 of the graph without sizes, shapes, types, costs and names: of a model with another batch, the same."""
+    digest = hashlib.sha256(b"loadmaster structure 1")
+    for name in _STRUCTURE:
+        digest.update(name.encode())
+        for part in _parts(getattr(program, name)):
+            digest.update(part)
+    return digest.hexdigest()
+
+
 def _parts(value: Any) -> Iterator[bytes]:
     if isinstance(value, Labels):
         yield json.dumps(value.values).encode()

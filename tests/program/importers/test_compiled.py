@@ -11,9 +11,10 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from fit_cases import prepared_graph  # noqa: E402
+from loadmaster.program.importers.torch import joined  # noqa: E402
 from loadmaster.program.importers.torch.compiled import Prepared, Role, prepare  # noqa: E402
 from loadmaster.program.importers.torch.graph import op_name  # noqa: E402
-from loadmaster.program.importers.torch.importer import quiet  # noqa: E402
 from loadmaster.program.program import TensorKind  # noqa: E402
 
 
@@ -24,31 +25,12 @@ def fresh_compiler() -> Any:
     torch._dynamo.reset()
 
 
-def prepared_graph(call: Callable[..., Any], *args: Any, training: bool = False) -> Prepared:
-    """What `prepare` makes of the one graph of a call."""
-    from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.partitioners import default_partition
-
-    found: list[Prepared] = []
-
-    def partition(joined: Any, inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
-        found.append(prepare(joined, num_fwd_outputs, len(inputs[0]), "it"))
-        return default_partition(joined, inputs, num_fwd_outputs=num_fwd_outputs, **options)
-
-    def inference(graph: Any, inputs: Any) -> Any:
-        found.append(prepare(graph, None, len(inputs), "it"))
-        return graph
-
-    backend = aot_autograd(
-        fw_compiler=lambda graph, _: graph,
-        inference_compiler=inference,
-        partition_fn=partition,
-        keep_inference_input_mutations=True,
-    )
-    with quiet(), torch.set_grad_enabled(training):
-        torch.compile(call, backend=backend, dynamic=False)(*args)
-    (one,) = found
-    return one
+def run(prepared: Prepared, given: Any, module: Any) -> Any:
+    """The one result of a graph of inference; all parameters of the module differ in shape."""
+    known = {tuple(each.shape): each for each in (*module.parameters(), given)}
+    nodes = {node.name: node for node in prepared.graph.nodes}
+    args = [known[tuple(nodes[name].meta["val"].shape)] for name in prepared.primals]
+    return torch.fx.Interpreter(torch.fx.GraphModule(nn.Module(), prepared.graph)).run(*args)[0]
 
 
 def targets(prepared: Prepared) -> list[str]:
@@ -113,7 +95,7 @@ def test_tensors_beside_the_graph_become_constants() -> None:
 
 def updates(call: Callable[..., Any], *args: Any) -> tuple[Prepared, list[bool]]:
     prepared = prepared_graph(call, *args)
-    return prepared, [prepared.updates_in_place(at) for at in prepared.updates]
+    return prepared, [at in prepared.updated_in_place for at in prepared.updates]
 
 
 def test_an_input_that_nobody_reads_after_its_update_is_updated_in_place() -> None:
@@ -133,7 +115,7 @@ def written_over(call: Callable[..., Any]) -> list[bool]:
 
     graph = make_fx(call, tracing_mode="fake")(torch.zeros(8, 4), torch.ones(8, 4))
     prepared = prepare(graph, None, 2, "it")
-    return [prepared.updates_in_place(at) for at in prepared.updates]
+    return [at in prepared.updated_in_place for at in prepared.updates]
 
 
 def test_an_input_whose_old_value_is_read_later_is_not_updated_in_place() -> None:
@@ -209,3 +191,86 @@ def test_copies_that_nobody_can_tell_are_taken_out() -> None:
 
     ops = targets(prepared_graph(call, torch.randn(8, 8)))
     assert ops.count("clone") == 3, "of what is given, of what is returned, of what lies otherwise"
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_a_cross_entropys_gradient_is_one_op(reduction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined, "SLICE_BYTES", 1)
+
+    def call(x: Any, t: Any) -> Any:
+        return torch.nn.functional.cross_entropy(x, t, reduction=reduction)
+
+    logits, target = torch.randn(6, 11, requires_grad=True), torch.tensor([3, 0, -100, 10, 5, 5])
+    prepared = prepared_graph(call, logits, target, training=True)
+    names = targets(prepared)
+    assert "cross_entropy_backward" in names and "nll_loss_backward" not in names
+    last = next(node for node in prepared.graph.nodes if op_name(node.target) == "cross_entropy_backward")
+    assert last.name in prepared.backward
+    tangent = torch.rand(6) if reduction == "none" else torch.tensor(1.7)
+    (expected,) = torch.autograd.grad(call(logits, target), logits, tangent)
+    log_probs = logits.detach().log_softmax(1)
+    weight = torch.tensor(5.0)  # as many rows are not ignored
+    found = last.target(tangent, log_probs, target, weight)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_a_weighted_cross_entropy_keeps_its_two_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    def call(x: Any, t: Any, w: Any) -> Any:
+        return torch.nn.functional.cross_entropy(x, t, w)
+
+    monkeypatch.setattr(joined, "SLICE_BYTES", 1)
+    given = torch.randn(6, 11, requires_grad=True), torch.arange(6), torch.rand(11)
+    assert "nll_loss_backward" in targets(prepared_graph(call, *given, training=True))
+
+
+class Mlp(nn.Module):
+    """Rows that get wider and narrow again, with what transformers and ConvNeXt do in between and after."""
+
+    def __init__(self, *, moved: bool) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 32), nn.Linear(32, 8, bias=False)
+        self.scale, self.moved = nn.Parameter(torch.randn(8)), moved
+
+    def forward(self, x: Any) -> Any:
+        rows = x.permute(0, 2, 3, 1) if self.moved else x
+        found = self.scale * self.down(nn.functional.gelu(self.up(rows)))
+        return x + (found.permute(0, 3, 1, 2) if self.moved else found)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_two_products_run_a_slice_of_rows_at_a_time(moved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined, "SLICE_BYTES", 1024)  # 8 rows of 32 numbers
+    module = Mlp(moved=moved).eval()
+    given = (
+        torch.randn(2, 8, 3, 5).contiguous(memory_format=torch.channels_last)
+        if moved
+        else torch.randn(3, 7, 8)
+    )
+    prepared = prepared_graph(module, given)
+    (name,) = [name for name in targets(prepared) if "addmm" in name]
+    assert name == "addmm_gelu_mm_mul_add"
+    with torch.no_grad():
+        torch.testing.assert_close(run(prepared, given, module), module(given))
+    captured = prepared.captured("mlp", [Role()] * len(prepared.primals))
+    rows = given.numel() // 8
+    assert int(captured.program.op_flops[:, 0].max()) == 2 * rows * 32 * 16
+    assert 4 * rows * 32 not in captured.program.storage_bytes.tolist()  # what is between has no place
+
+
+def test_products_stay_apart_where_others_read_what_is_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined, "SLICE_BYTES", 64)
+    up, down = nn.Linear(8, 32), nn.Linear(32, 8)
+
+    def both(x: Any) -> Any:
+        between = up(x)
+        return down(between), between
+
+    def narrow(x: Any) -> Any:
+        return up(down(x))
+
+    assert len(targets(prepared_graph(both, torch.randn(9, 8)))) > 1
+    torch._dynamo.reset()
+    assert targets(prepared_graph(narrow, torch.randn(9, 32))).count("addmm") == 2
+    monkeypatch.setattr(joined, "SLICE_BYTES", 2**20)
+    torch._dynamo.reset()
+    assert "addmm_addmm" not in targets(prepared_graph(lambda x: down(up(x)), torch.randn(9, 8)))

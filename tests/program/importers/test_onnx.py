@@ -745,3 +745,116 @@ def test_a_sparse_weight_takes_the_bytes_that_are_stored() -> None:
     program = import_onnx(graph)
     assert program.tensor_bytes[tensor_named(program, "w")] == 3 * 4 + 3 * 8
     assert program.op_flops[0, 0] == 2 * 2 * 4 * 8
+
+
+def test_open_shapes_are_proposed_as_the_graph_allows_them() -> None:
+    """A classifier whose last layer takes 7 x 7 maps of a stride of 32: 224 and no other size fits it."""
+    wide = [helper.make_tensor("w", FLOAT, (4, 3, 32, 32), [0.0] * 12288)]
+    wide += [helper.make_tensor("v", FLOAT, (196, 2), [0.0] * 392)]
+    nodes = [
+        helper.make_node("Conv", ["image", "w"], ["c"], strides=[32, 32]),
+        helper.make_node("Flatten", ["c"], ["f"]),
+        helper.make_node("MatMul", ["f", "v"], ["y"]),
+    ]
+
+    def graph(*shape: int | str, **metadata: str) -> Any:
+        made = model(nodes, [info("image", shape)], [info("y", None)], wide)
+        helper.set_model_props(made, metadata)
+        return made
+
+    with pytest.raises(BadProgram, match=r"unknown dimension 'n': give --shape image=1,3,224,224$"):
+        import_onnx(graph("n", 3, "height", "width"))
+    small = [helper.make_node("Relu", ["image"], ["y"])]
+    yolo = model(small, [info("image", ("n", 3, "h", "w"))], [info("y", None)])
+    helper.set_model_props(yolo, {"imgsz": "[480, 480]", "names": "{0: '123'}"})
+    with pytest.raises(BadProgram, match=r"give --shape image=1,3,480,480$"):
+        import_onnx(yolo)
+    # By the names of the dimensions, also where several inputs share them.
+    assert import_onnx(yolo, shapes={"n": (2,), "h": (8,), "w": (4,)}).tensor_bytes.tolist() == [768, 768]
+    two = [info(name, ("batch", "tokens"), onnx.TensorProto.INT64) for name in ("ids", "mask")]
+    both = model([helper.make_node("Mul", ["ids", "mask"], ["y"])], two, [info("y", None)])
+    with pytest.raises(BadProgram, match=r"give --shape batch=1 --shape tokens=128$"):
+        import_onnx(both)
+    assert import_onnx(both, shapes={"batch": (1,), "tokens": (128,)}).n_ops == 1
+    with pytest.raises(
+        BadProgram,
+        match=r"no tensor 'batches' .did you mean 'batch'.*ids, mask, or a dimension: batch, tokens",
+    ):
+        import_onnx(both, shapes={"batches": (1,), "batch": (1,), "tokens": (4,)})
+    # A name that is none is refused before sizes are proposed that nobody asked for.
+    with pytest.raises(BadProgram, match=r"no tensor 'batches'.*ids, mask, or a dimension: batch, tokens"):
+        import_onnx(both, shapes={"batches": (1,)})
+    with pytest.raises(BadProgram, match=r"--shape 'an image=1,3,224,224'$"):
+        import_onnx(
+            model(
+                [helper.make_node("Relu", ["an image"], ["y"])],
+                [info("an image", ("?", 3, "", ""))],
+                [info("y", None)],
+            )
+        )
+
+
+def test_a_state_between_layers_and_width_has_a_batch_of_one() -> None:
+    """As of recurrent nets: [layers, batch, width]. One name has one size, wherever it stands."""
+    for batch, words in (
+        ("batch", "--shape batch=1 --shape time=128"),
+        ("", "--shape input=1,128 --shape state=2,1,8"),
+    ):
+        inputs = [info("input", (batch, "time" if batch else "")), info("state", (2, batch, 8))]
+        nodes = [node("Relu", "input", "y"), node("Relu", "state", "z")]
+        with pytest.raises(BadProgram) as error:
+            import_onnx(model(nodes, inputs, [info("y", None), info("z", None)]))
+        assert str(error.value).endswith(f"give {words}")
+
+
+def test_a_window_larger_than_what_it_moves_over_is_refused() -> None:
+    """Shape inference gives it a result, a runtime none: sizes that were proposed by it would not run."""
+    taps = [weight("w", 1, 1, 256)]
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], strides=[128], name="stft")
+    for length, fits in ((192, False), (255, False), (256, True)):
+        made = model([conv], [info("x", (1, 1, length))], [info("y", None)], taps)
+        if fits:
+            assert import_onnx(made).n_ops == 1
+            continue
+        with pytest.raises(BadProgram, match=f"its window has 256 elements and there are {length}"):
+            import_onnx(made)
+    open_ended = model([conv], [info("x", (1, 1, "time"))], [info("y", None)], taps)
+    with pytest.raises(BadProgram, match=r"give --shape x=1,1,512$"):
+        import_onnx(open_ended)
+
+
+def test_a_size_that_is_a_scalar_for_a_while_is_known() -> None:
+    """As exporters of Paddle write it: the reference has no Unsqueeze with an attribute of a scalar."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Slice", ["s", "one", "two"], ["part"]),
+        helper.make_node("Squeeze", ["part"], ["scalar"], axes=[0]),
+        helper.make_node("Unsqueeze", ["scalar"], ["again"], axes=[0]),
+        helper.make_node("Concat", ["again", "rest"], ["wanted"], axis=0),
+        helper.make_node("Reshape", ["x", "wanted"], ["y"]),
+    ]
+    constants = [numbers("one", [1]), numbers("two", [2]), numbers("rest", [-1])]
+    made = model(nodes, [info("x", (2, 6))], [info("y", None)], constants, opset=11)
+    program = import_onnx(made)
+    assert program.shape(program.n_tensors - 1) == (6, 2)
+
+
+def test_a_branch_made_for_other_inputs_does_not_refuse_the_model() -> None:
+    """As in voice detectors: one model for two sampling rates, whose branches take windows of other lengths."""
+
+    def branch(length: int) -> Any:
+        weights = helper.make_tensor("w", FLOAT, (length, 2), [0.0] * (2 * length))
+        return helper.make_graph(
+            [node("MatMul", "x,w", "out")], f"for{length}", [], [info("out", None)], [weights]
+        )
+
+    choose = helper.make_node(
+        "If", ["rate"], ["y"], then_branch=branch(512), else_branch=branch(256), name="by rate"
+    )
+    inputs = [info("x", (1, 256)), info("rate", (), onnx.TensorProto.BOOL)]
+    program = import_onnx(model([choose], inputs, [info("y", None)]))
+    assert program.op_flops[:, 0].sum() == 2 * 256 * 2
+    assert any("a branch of 'by rate' can't be taken with these inputs" in text for text in program.warnings)
+    inputs[0] = info("x", (1, 100))
+    with pytest.raises(BadProgram, match="does not fit its operands"):
+        import_onnx(model([choose], inputs, [info("y", None)]))

@@ -12,11 +12,13 @@ import pytest
 from loadmaster.errors import BadProgram
 from loadmaster.program.importers import (
     ImportOptions,
+    as_module,
     import_model,
     load_function,
     takes_nothing,
     torch_result,
 )
+from loadmaster.program.models import load_model
 from loadmaster.program.program import Program, TensorKind, TieKind
 from loadmaster.program.storage import load, save
 
@@ -134,6 +136,23 @@ def test_functions_of_jax_and_pytorch_are_distinguished(module: str) -> None:
         import_model(f"{module}:nothing_of_the_kind", "torch")
     with pytest.raises(BadProgram, match="did you mean 'build'"):
         import_model(f"{module}:biuld", "torch")
+
+
+def test_a_function_is_named_by_its_file_too(module: str) -> None:
+    assert as_module("net.py:build") == as_module("./net.py:build") == "net:build"
+    assert as_module("models/net.py:build") == "models.net:build"
+    for other in (
+        "net:build",
+        "net.py",
+        "net.py:",
+        "/far/net.py:build",
+        "../net.py:build",
+        "a b/net.py:build",
+    ):
+        assert as_module(other) == other
+    assert load_model(f"{module}.py:build").hash == import_model(f"{module}:build").hash
+    with pytest.raises(BadProgram, match="go to the file's folder and write net:build"):
+        load_model("/far/net.py:build")
 
 
 def test_modules_whose_code_looks_at_values_are_built_without_weights(module: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import sys
@@ -12,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from loadmaster.errors import BadProgram, nearest, require
+from loadmaster.errors import BadProgram, LoadmasterError, nearest, require
 from loadmaster.program.build import clean_name
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
@@ -134,6 +135,25 @@ def import_model(source: str, format: str | None = None, options: ImportOptions 
     return FORMATS[found](source, options or ImportOptions())
 
 
+def as_module(source: str) -> str:
+    """'folder/net.py:build', a file below this folder, as Python has it: 'folder.net:build'; all else as it is."""
+    file, _, function = source.rpartition(":")
+    parts = Path(file.removesuffix(".py")).parts
+    named = bool(parts) and function.isidentifier() and all(part.isidentifier() for part in parts)
+    return f"{'.'.join(parts)}:{function}" if file.endswith(".py") and named else source
+
+
+def _functions(file: Path) -> str:
+    """`module:function` for the first functions of a Python file, which is not run."""
+    module = ".".join(file.with_suffix("").parts)
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        body = []
+    names = [each.name for each in body if isinstance(each, ast.FunctionDef) and each.name[0] != "_"]
+    return " or ".join(f"{module}:{name}" for name in names[:3] or ["FUNCTION"])
+
+
 def _guess(source: str) -> str:
     ending = Path(source).suffix.lower()
     if ending in ENDINGS:
@@ -141,6 +161,19 @@ def _guess(source: str) -> str:
     module, colon, function = source.partition(":")
     if colon and function.isidentifier() and all(part.isidentifier() for part in module.split(".")):
         return "function"
+    if ending == ".py":
+        raise BadProgram(
+            f"'{source}' is a Python file, and the model is one of its functions",
+            object=source,
+            remedy=f"write {_functions(Path(source))}",
+        )
+    file, _, function = source.rpartition(":")
+    if file.endswith(".py"):
+        raise BadProgram(
+            f"'{source}' is a function of a Python file that is not below this folder",
+            object=source,
+            remedy=f"go to the file's folder and write {Path(file).stem}:{function}",
+        )
     raise BadProgram(
         f"the format of '{source}' can't be told from its name",
         object=source,
@@ -200,6 +233,15 @@ def load_function(spec: str) -> Callable[..., Any]:
             f"module '{module_name}' can't be imported: {error}",
             object=module_name,
             remedy="run this where the module is",
+        ) from error
+    except LoadmasterError:
+        raise
+    except Exception as error:  # the user's code, and all that it imports
+        reason = (str(error) or "no reason given").splitlines()[0]
+        raise BadProgram(
+            f"module '{module_name}' can't be imported: {type(error).__name__}: {reason}",
+            object=module_name,
+            remedy=f"see that 'python -c \"import {module_name}\"' works",
         ) from error
     finally:
         sys.path.remove(here)

@@ -244,7 +244,7 @@ def import_jax_spec(spec: str, arg_specs: Sequence[str], **options: Any) -> Prog
             f"'{spec}' does not take {', '.join(arg_specs) or 'no arguments'}: {reason}",
             object=spec,
             number=len(args),
-            remedy="give the arguments that the function takes",
+            remedy="give one --arg for each argument that the function takes, as --arg 'f32[8,128]'",
         ) from error
 
 

@@ -8,6 +8,8 @@ arithmetic on shapes are folded away, views share storage, what nobody needs is 
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +20,7 @@ from loadmaster.program.build import Access, Builder
 from loadmaster.program.importers import note_estimates
 from loadmaster.program.importers.onnx.plan import Items, Notes, Planner, Step, pruned
 from loadmaster.program.importers.onnx.read import read_model
-from loadmaster.program.importers.onnx.values import Value
+from loadmaster.program.importers.onnx.values import Dims, OpenInputs, Value, shape_words
 from loadmaster.program.kinds import ELEMENTWISE, TRANSCENDENTAL, is_unknown
 from loadmaster.program.op_costs import each
 from loadmaster.program.program import Program, TensorKind, TieKind
@@ -41,7 +43,10 @@ def import_onnx(
     """
     model, name = read_model(source)
     planner = Planner(model, shapes or {}, trips or {})
-    inputs, outputs, items = planner.program(model.graph)
+    try:
+        inputs, outputs, items = planner.program(model.graph)
+    except OpenInputs as error:
+        raise _with_proposal(error, model, shapes or {}, trips or {}) from None
     items += _program_outputs(model.graph, outputs)
     items = pruned(items, {id(value) for value in outputs})
     emitter = _Emitter(Builder(name, order_source="file" if planner.in_file_order else "topological"))
@@ -51,6 +56,71 @@ def import_onnx(
     emitter.tie_inplace(inplace, outputs)
     emitter.builder.warnings += _warnings(planner.notes, len(model.graph.node), emitter.unknown, strict)
     return emitter.builder.build()
+
+
+IMAGE_SIZES = (224, 640, 256, 320, 416, 512, 299, 384, 128, 96, 64, 32, 28)
+SEQUENCES = (128, 64, 512, 256, 77, 32, 16, 8, 512, 512, 1, 1, 1)
+"""Tried together, in this order, where a file leaves sizes open: what models of the field take."""
+CHANNELS = (1, 3, 4)
+
+
+def _with_proposal(
+    error: OpenInputs, model: Any, shapes: Mapping[str, Sequence[int]], trips: Mapping[str, int]
+) -> BadProgram:
+    """The same error, with the first sizes for which the whole graph makes sense, each branch included if any do.
+    They are proposed, never taken."""
+    stated = _stated_sizes(model)
+    tried = [*((size, size) for size in stated), *zip(IMAGE_SIZES, SEQUENCES, strict=True)]
+    proposed: dict[str, list[int]] | None = None
+    for image, sequence in tried:
+        found = _fill(error.inputs, image, sequence)
+        with contextlib.suppress(BadProgram):
+            planner = Planner(model, {**shapes, **found}, trips)
+            planner.program(model.graph)
+            proposed = proposed or found
+            if not planner.notes.refused:
+                proposed = found
+                break
+    if proposed is None:
+        return error
+    remedy = f"give {shape_words(proposed, error.inputs)}"
+    message = error.message.removesuffix(f": {error.remedy}")
+    return BadProgram(message, object=error.object, number=error.number, remedy=remedy)
+
+
+def _stated_sizes(model: Any) -> list[int]:
+    """What the file's own metadata says of sizes, as `imgsz` of YOLO's: whole numbers of two to four digits."""
+    texts = [
+        prop.value
+        for prop in model.metadata_props
+        if "size" in prop.key.lower() or "imgsz" in prop.key.lower()
+    ]
+    found = [int(number) for text in texts for number in re.findall(r"(?<![0-9])[0-9]{2,4}(?![0-9])", text)]
+    return list(dict.fromkeys(found))[:4]
+
+
+def _fill(inputs: Mapping[str, tuple[str, Dims | None]], image: int, sequence: int) -> dict[str, list[int]]:
+    """One size for every open dimension: a batch of one, three channels, and what is tried. One name has one size."""
+    named: dict[str, int] = {}
+    filled: dict[str, list[int]] = {}
+    for name, (dtype, dims) in inputs.items():
+        shape = dims or ("?",)
+        is_image = (len(shape) == 4 and dtype[0] not in "iu") or (dtype == "uint8" and len(shape) == 4)
+        last = is_image and shape[3] in CHANNELS and shape[1] not in CHANNELS
+        # What a recurrent layer carries on: layers, batch, width.
+        is_state = len(shape) == 3 and [isinstance(dim, str) for dim in shape] == [False, True, False]
+        sizes = []
+        for place, dim in enumerate(shape):
+            if isinstance(dim, int):
+                sizes.append(dim)
+                continue
+            inner = 3 if is_image and place == (3 if last else 1) else image if is_image else sequence
+            size = named.get(dim, 1 if place == 0 or is_state or "batch" in dim.lower() else inner)
+            if dim != "?":
+                named[dim] = size
+            sizes.append(size)
+        filled[name] = sizes
+    return filled
 
 
 def _program_outputs(graph: Any, outputs: list[Value]) -> Items:
@@ -71,7 +141,7 @@ def _warnings(notes: Notes, nodes: int, unknown: Counter[str], strict: bool) -> 
     if notes.branches:
         names = ", ".join(notes.branches[:8])
         texts.append(f"{len(notes.branches)} branches: the one with most flops is taken at {names}")
-    texts += notes.loops
+    texts += notes.loops + notes.refused[:8]
     if notes.folded:
         texts.append(f"{notes.folded} of {nodes} nodes are constant and were folded away")
     return texts

@@ -72,11 +72,14 @@ class Notes:
     folded: int = 0
     branches: list[str] = field(default_factory=list)
     loops: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """Branches that were made for other inputs."""
 
     def add(self, other: Notes) -> None:
         self.folded += other.folded
         self.branches += other.branches
         self.loops += other.loops
+        self.refused += other.refused
 
 
 @dataclass
@@ -364,13 +367,20 @@ def _plan_if(
     if condition is not None and condition.data is not None:
         branch = _subgraph(node, names[0] if condition.data.any() else names[1], label)
         return planner.graph(branch, frame.values, {}, prefix=frame.prefix, source=frame.source)
-    outer, choices = planner.notes, []
+    outer, choices, refused = planner.notes, [], list[BadProgram]()
     for name in names:
         planner.notes = Notes()
         graph = _subgraph(node, name, label)
-        planned = planner.graph(graph, frame.values, {}, prefix=frame.prefix, source=frame.source)
+        try:
+            planned = planner.graph(graph, frame.values, {}, prefix=frame.prefix, source=frame.source)
+        except BadProgram as error:  # made for other inputs: with these it is never taken
+            refused.append(error)
+            continue
         choices.append((planned, planner.notes))
     planner.notes = outer
+    if not choices:
+        raise refused[0]
+    outer.refused += [f"a branch of '{label}' can't be taken with these inputs: {each}" for each in refused]
     planned, notes = max(choices, key=lambda choice: flops(choice[0][1]))  # the first of equals
     outer.add(notes)
     outer.branches.append(label)

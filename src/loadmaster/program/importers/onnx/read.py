@@ -205,6 +205,11 @@ def uses(node: Any) -> list[str]:
     return names
 
 
+def results_of(graph: Any) -> set[str]:
+    """The names of all that its nodes make, those of branches and bodies included."""
+    return {name for node in _all_nodes(graph.node) for name in node.output}
+
+
 def sorted_nodes(graph: Any) -> tuple[list[tuple[int, Any]], bool]:
     """The nodes with their positions, in file order if that is valid, and whether it is."""
     maker: dict[str, int] = {}

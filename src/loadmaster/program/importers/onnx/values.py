@@ -8,8 +8,9 @@ arithmetic is constant: it is evaluated, with small arrays only, as the import g
 from __future__ import annotations
 
 import math
+import shlex
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ import numpy as np
 from loadmaster.errors import BadProgram, nearest, require
 from loadmaster.program.build import clean_name
 from loadmaster.program.importers import malformed
-from loadmaster.program.importers.onnx.read import STANDARD
+from loadmaster.program.importers.onnx.read import STANDARD, results_of
 from loadmaster.program.kinds import BITS, bytes_of
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ Split Sqrt Squeeze Sub Sum Tile TopK Transpose Unsqueeze Where Xor
 """
 _SIZE_ARITHMETIC = frozenset(_SIZE_OPS.split())
 """Ops that exporters compute sizes with."""
+_RESHAPES = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
+"""Of them those that change no number."""
+_WINDOWS = frozenset(("AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool", "QLinearConv"))
+"""Ops that move a window over their first operand."""
 
 
 @dataclass(eq=False, slots=True)
@@ -119,6 +124,25 @@ def tensor_type(name: str, type_proto: Any) -> tuple[str, Dims | None]:
     return element_type(name, tensor.elem_type), dims
 
 
+class OpenInputs(BadProgram):
+    """Inputs whose sizes the file leaves open and nobody gave."""
+
+    inputs: Mapping[str, tuple[str, Dims | None]]
+    """Name -> type and dimensions of each."""
+
+
+def shape_words(shapes: Mapping[str, Sequence[int]], opened: Mapping[str, tuple[str, Dims | None]]) -> str:
+    """The options that give these shapes; of several inputs by the names of their dimensions, if all have some."""
+    named: dict[str, int] = {}
+    for name, (_, dims) in opened.items():
+        pairs = zip(dims or ("?",), shapes[name], strict=False)
+        named |= {dim: size for dim, size in pairs if isinstance(dim, str)}
+    texts = [f"{clean_name(name)}={','.join(map(str, shape))}" for name, shape in shapes.items()]
+    if len(opened) > 1 and "?" not in named and not named.keys() & opened.keys():
+        texts = [f"{dim}={size}" for dim, size in named.items()]
+    return " ".join(f"--shape {shlex.quote(text)}" for text in texts)
+
+
 def unknown_dimension(name: str, dims: Dims | None, remedy: str) -> BadProgram:
     """The error for a size that nobody gave. Sizes are never guessed."""
     if dims is None:
@@ -178,6 +202,11 @@ def evaluate(
         small = inputs[0] is not None and _is_small(inputs[0])
     if not small:
         return {}
+    first = inputs[0] if node.op_type in _RESHAPES and inputs else None
+    if first is not None and first.data is not None:  # the reference can't take each of them of a scalar
+        ((name, shape),) = sizes.items()
+        fits = shape is not None and math.prod(shape) == first.data.size
+        return {name: first.data.reshape(shape)} if fits else {}
     feeds = {n: v for n, v in zip(node.input, inputs, strict=True) if v is not None}
     shape_only = node.op_type in ("Shape", "Size")
     if not shape_only and any(value.data is None for value in feeds.values()):
@@ -220,6 +249,8 @@ class Sizes:
         self._shapes = {name: _sizes(name, sizes) for name, sizes in shapes.items()}
         self._met: set[str] = set()
         self._symbols: dict[str, int] = {}
+        self._dimensions: list[str] = []
+        """Names of dimensions of the inputs."""
         self._declared_holds = True
         """Sizes in the file may be used: the user changed none that was fixed."""
 
@@ -231,23 +262,37 @@ class Sizes:
         for info in graph.input:
             if info.name not in weights:
                 declared[info.name] = tensor_type(clean_name(info.name), info.type)
+        self._name_dimensions(declared)
         for name, (dtype, dims) in declared.items():
             if name in self._shapes:
                 declared[name] = (dtype, self._given(name, dims))
         shapes = {name: self._merged(None, dims) for name, (_, dims) in declared.items()}
         unknown = {name: dims for name, dims in shapes.items() if known(dims) is None}
         if unknown:
-            remedy = "give " + " ".join(
-                f"--shape {clean_name(name)}="
-                + ",".join("1" if isinstance(d, str) else str(d) for d in dims or ("1",))
+            self.check_all_met(declared, may_come=results_of(graph))
+            opened = {name: (declared[name][0], dims) for name, dims in unknown.items()}
+            ones = {
+                name: [1 if isinstance(d, str) else d for d in dims or ("?",)]
                 for name, dims in unknown.items()
-            )
+            }
             name, dims = next(iter(unknown.items()))
-            raise unknown_dimension(clean_name(name), dims, remedy)
+            first = unknown_dimension(clean_name(name), dims, f"give {shape_words(ones, opened)}")
+            error = OpenInputs(first.message, object=first.object, number=first.number, remedy=first.remedy)
+            error.inputs = opened
+            raise error
         return {
             name: Value(clean_name(name), dtype, known(shapes[name]) or (), given=True)
             for name, (dtype, _) in declared.items()
         }
+
+    def _name_dimensions(self, declared: Mapping[str, tuple[str, Dims | None]]) -> None:
+        """A size may be given for the name that dimensions have in the file, as `batch=1`."""
+        named = {dim for _, dims in declared.values() for dim in dims or () if isinstance(dim, str)}
+        self._dimensions = sorted(named - {"?"})
+        for name, sizes in self._shapes.items():
+            if name in self._dimensions and name not in declared and len(sizes) == 1:
+                self._symbols[name] = sizes[0]
+                self._met.add(name)
 
     def _given(self, name: str, dims: Dims | None) -> Dims:
         given, label = self._shapes[name], clean_name(name)
@@ -308,6 +353,7 @@ class Sizes:
         except self.onnx.defs.SchemaError:
             return {}
         _check_axes(node, inputs, who)
+        _check_window(node, inputs, who)
         _check_parts(node, inputs, who)
         present = {n: v for n, v in zip(node.input, inputs, strict=True) if v is not None}
         numbers = {
@@ -364,15 +410,19 @@ class Sizes:
             return declared if dims is None else dims
         return tuple(b if isinstance(a, str) else a for a, b in zip(dims, declared, strict=True))
 
-    def check_all_met(self, inputs: Mapping[str, Value]) -> None:
-        """Refuse shapes that were given for what the model does not have."""
+    def check_all_met(self, inputs: Iterable[str], may_come: Container[str] = ()) -> None:
+        """Refuse shapes that were given for what the model does not have. `may_come`: what was not looked at yet."""
         for name in self._shapes:
-            if name not in self._met:
-                options = [*inputs, *self._met]
+            if name not in self._met and name not in may_come:
+                inputs = list(inputs)
+                options = list(dict.fromkeys([*inputs, *self._dimensions, *self._met]))
+                dimensions = (
+                    f", or a dimension: {', '.join(self._dimensions[:8])}" if self._dimensions else ""
+                )
                 raise BadProgram(
                     f"the model has no tensor '{clean_name(name)}'{nearest(name, options)}",
                     object=name,
-                    remedy=f"name one of {', '.join(options[:8])}",
+                    remedy=f"name one of {', '.join(clean_name(each) for each in inputs[:8])}{dimensions}",
                 )
 
 
@@ -396,6 +446,34 @@ def _check_axes(node: Any, inputs: Sequence[Value | None], who: str) -> None:
                     who,
                     wrong[0],
                 )
+
+
+def _check_window(node: Any, inputs: Sequence[Value | None], who: str) -> None:
+    """Refuse a window that is larger than what it moves over: shape inference gives such an op a result, runtimes don't."""
+    if node.op_type not in _WINDOWS or inputs[0] is None:
+        return
+    given = {a.name: list(a.ints) for a in node.attribute if a.ints}
+    padded = next((a.s for a in node.attribute if a.name == "auto_pad"), b"NOTSET")
+    sizes, weights = inputs[0].shape[2:], inputs[3 if node.op_type == "QLinearConv" else 1 :][:1]
+    window = given.get("kernel_shape") or [
+        s for value in weights if value is not None for s in value.shape[2:]
+    ]
+    if padded not in (b"NOTSET", b"VALID") or len(window) != len(sizes):
+        return
+    n = len(sizes)
+    pads = given.get("pads") or [0] * (2 * n)
+    dilations = given.get("dilations") or [1] * n
+    if len(pads) != 2 * n or len(dilations) != n:
+        return
+    for i, size in enumerate(sizes):
+        room, needed = size + pads[i] + pads[n + i], (window[i] - 1) * dilations[i] + 1
+        if room < needed:
+            raise BadProgram(
+                f"{who} does not fit its operands: its window has {needed} elements and there are {room}",
+                object=who,
+                number=room,
+                remedy="give larger sizes with --shape",
+            )
 
 
 def _check_parts(node: Any, inputs: Sequence[Value | None], who: str) -> None:
