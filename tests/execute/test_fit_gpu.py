@@ -161,8 +161,8 @@ def test_training_that_nobody_waits_for_is_right() -> None:
         for turn in range(12):
             x = inputs(turn)
             loss = model(x)[0].square().mean()
-            x.zero_()
             loss.backward()
+            x.zero_()
             optimizer.step()
             optimizer.zero_grad()
             found.append(loss.detach().clone())

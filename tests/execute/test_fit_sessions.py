@@ -23,10 +23,10 @@ from fit_cases import QUICK, WIDTH, Parts, Stack, gradients, pair, rows, same, s
 from loadmaster import torch_fit  # noqa: E402
 from loadmaster.errors import LoadmasterError  # noqa: E402
 from loadmaster.execute.calls import Fingerprint, Fingerprints, Rows, Trial  # noqa: E402
-from loadmaster.execute.compile_backend import lay_out_masks  # noqa: E402
 from loadmaster.execute.graphs import PlannedGraph, Session, State  # noqa: E402
 from loadmaster.execute.walk import Walk  # noqa: E402
 from loadmaster.machine import load_machine  # noqa: E402
+from loadmaster.program.importers.torch.masks import lay_out_masks  # noqa: E402
 from loadmaster.program.program import TensorKind  # noqa: E402
 
 

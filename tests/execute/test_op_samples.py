@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -633,7 +634,7 @@ def test_a_decoder_is_measured(training: bool) -> None:
 
 def seconds_at(*rates: float) -> Callable[[int], float]:
     """Copies of both sizes at given rates, measurement by measurement."""
-    turns = iter(rates)
+    turns = cycle(rates)
     return lambda size: size / next(turns)
 
 
@@ -644,7 +645,9 @@ def test_links_are_measured_again_where_they_can_not_be() -> None:
     assert plausible_copies("a to b", again, rising=True) == [small / 40e9, large / 50e9]
     for rates in ((40e9, 5e12), (1e7, 2e7), (60e9, 30e9)):
         with pytest.raises(LoadmasterError, match=r"link from a to b .* GB/s"):
-            plausible_copies("a to b", seconds_at(*rates, *rates), rising=True)
+            plausible_copies("a to b", seconds_at(*rates), rising=True)
+    busy = seconds_at(40e9, 1e7, 1e7, 50e9)  # something else ran, now beside the one, now beside the other
+    assert plausible_copies("a to b", busy, rising=True) == [small / 40e9, large / 50e9]
     assert plausible_copies("a to b", seconds_at(60e9, 30e9), rising=False)[1] == large / 30e9
 
 

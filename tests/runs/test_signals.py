@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 ALL = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 SCRIPT = """
-import ctypes, os, signal, subprocess, sys
+import ctypes, os, signal, subprocess, sys, threading, time
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who runs these tests may ignore it, as nohup does
 sys.path.insert(0, {tests!r})
@@ -81,7 +81,14 @@ class Compiles(Search):
         # As in C++: a mutex that is locked already is waited for, whatever signals come.
         libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
         libc.pthread_mutex_lock(mutex)
+        threading.Thread(target=tell_blocked, args=(mutex, mutex.raw), daemon=True).start()
         libc.pthread_mutex_lock(mutex)
+
+
+def tell_blocked(mutex, free):
+    while mutex.raw == free:  # a mutex notes that somebody waits for it
+        time.sleep(0.001)
+    tell("blocked")
 
 
 def search():
@@ -112,6 +119,8 @@ def started(folder: Path, solver: str, main: str) -> tuple[subprocess.Popen[str]
     assert process.stdout is not None
     found = re.fullmatch(r"searching (\d+)\n", process.stdout.readline())
     assert found, process.communicate()
+    if solver == "Compiles":  # before that the main thread would hear signals itself
+        assert process.stdout.readline() == "blocked\n"
     return process, int(found[1])
 
 

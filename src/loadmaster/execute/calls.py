@@ -30,7 +30,7 @@ WARM_CALLS = 2
 """Before a CUDA graph: the first call shows where results are made, the second makes them in place."""
 TRIED_CALLS = 2
 """Of either kind that are timed."""
-_SAMPLES, _ELEMENT = 16, 8
+_SAMPLES, _ELEMENT = 4, 8
 """How many pieces of a tensor are looked at, and of how many bytes."""
 
 

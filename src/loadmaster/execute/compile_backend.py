@@ -10,9 +10,7 @@ results there are.
 from __future__ import annotations
 
 import logging
-import math
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from loadmaster.errors import BadProgram, LoadmasterError, require
@@ -20,6 +18,7 @@ from loadmaster.execute.graphs import PlannedGraph
 from loadmaster.execute.session import Session
 from loadmaster.program.importers.torch.compiled import Prepared, prepare
 from loadmaster.program.importers.torch.importer import quiet
+from loadmaster.program.importers.torch.masks import lay_out_masks, simplify_masks
 
 
 def compile_graph(session: Session, module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -28,6 +27,7 @@ def compile_graph(session: Session, module: Any, inputs: Sequence[Any]) -> Calla
     if any(not isinstance(each, torch.Tensor) for each in inputs):
         return _by_shapes(session, module)
     device = torch.device(session.device)
+    simplify_masks(module)
     if device.type == "cuda":
         lay_out_masks(module)
     elsewhere = [each for each in inputs if each.device.type not in (device.type, "meta")]
@@ -202,36 +202,6 @@ def retargeted(module: Any, device: Any) -> Any:
     return module
 
 
-def lay_out_masks(module: Any) -> None:
-    """Let attention masks lie row by row: fused kernels take no others, and without them attention keeps all its
-    weights. A mask of ones that was expanded to its size is such a one; PyTorch's own models have it only if traced."""
-    torch = require("torch", "torch")
-    for node in list(module.graph.nodes):
-        if node.target is not torch.nn.functional.scaled_dot_product_attention:
-            continue
-        mask = node.kwargs.get("attn_mask", node.args[3] if len(node.args) > 3 else None)
-        seen = None if mask is None else mask.meta.get("example_value")
-        if seen is None or seen.ndim < 2 or seen.stride(-1) == 1 or seen.shape[-1] < 2:
-            continue
-        with module.graph.inserting_before(node):
-            node.replace_input_with(mask, _laid_out(module.graph, mask, seen, node.all_input_nodes[0]))
-    module.recompile()
-
-
-def _laid_out(graph: Any, mask: Any, seen: Any, query: Any) -> Any:
-    """The same mask; what repeats along leading axes is there once."""
-    torch = require("torch", "torch")
-    leading = seen.ndim - 2
-    once = tuple(
-        slice(0, 1) if at < leading and step == 0 else slice(None) for at, step in enumerate(seen.stride())
-    )
-    plain = graph.call_method("contiguous", (graph.call_function(operator.getitem, (mask, once)),))
-    if seen.dtype == torch.bool:
-        plain = graph.call_function(torch.where, (plain, 0.0, -math.inf))
-        plain = graph.call_method("to", (plain, query.meta["example_value"].dtype))
-    return graph.call_method("expand", (plain, tuple(seen.shape)))
-
-
 def _moved(each: Any, device: Any) -> Any:
     return device if each.type == "cpu" else each
 
@@ -259,12 +229,23 @@ def dynamo_options() -> dict[str, Any]:
     names = [
         name for name in dir(logging.Logger) if name.startswith(("debug", "info", "warn", "error", "log"))
     ]
-    logged = {getattr(logging.Logger, name) for name in names}  # with those that libraries have added
+    logged = _Functions(
+        getattr(logging.Logger, name) for name in names
+    )  # with those that libraries have added
+    logged.update(torch._dynamo.config.ignore_logging_functions)
     return {
         "recompile_limit": _RECOMPILES,
         "skip_nnmodule_hook_guards": False,
-        "ignore_logging_functions": logged | set(torch._dynamo.config.ignore_logging_functions),
+        "ignore_logging_functions": logged,
     }
+
+
+class _Functions(set[Any]):
+    """Functions that are listed by name: some versions of Dynamo sort every option that is a set for their own log, and
+    functions have no order."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted({str(getattr(each, "__qualname__", each)) for each in super().__iter__()}))
 
 
 def root_error(error: BaseException) -> LoadmasterError | None:

@@ -25,7 +25,7 @@ from loadmaster.machine.machine import Machine
 from loadmaster.offload.kind import KernelRoom, kernel_room, make_offload
 from loadmaster.offload.model import Kernels
 from loadmaster.offload.problem import Offload
-from loadmaster.offload.repeats import quick, with_repeats
+from loadmaster.offload.repeats import least_bound, quick, with_repeats
 from loadmaster.plan.plan import Plan
 from loadmaster.program.importers.torch.captured import Captured
 from loadmaster.program.importers.torch.compiled import Prepared, Role
@@ -409,16 +409,10 @@ class PlannedGraph:
         if session.memory is None:
             assert session.share is not None
             session.memory = int(session.share * needed) + session.grown_bytes
-        try:
-            small = session.machine.with_capacity(self._fast, max(1, session.memory - held))
-            resident = quick(make_offload(repeat(program, []), small, self._room)).value
-        except LoadmasterError:
-            return
-        try:
-            whole = session.machine.with_capacity(self._fast, max(1, session.memory - session.grown_bytes))
-            streamed = quick(make_offload(repeat(self._program, []), whole, self._room)).value
-        except LoadmasterError:
-            streamed = None
+        small = session.machine.with_capacity(self._fast, max(1, session.memory - held))
+        whole = session.machine.with_capacity(self._fast, max(1, session.memory - session.grown_bytes))
+        resident = least_bound(program, lambda each: make_offload(each, small, self._room))
+        streamed = least_bound(self._program, lambda each: make_offload(each, whole, self._room))
         step = 2 * session.trained_bytes + session.state_bytes
         link = min(each.bandwidth for each in session.machine.links)
         if resident is not None and (streamed is None or resident <= streamed + step * PICOSECONDS // link):

@@ -35,6 +35,12 @@ CODE_SLACK = 2**22
 """So many more are not worth another plan."""
 Found = TypeVar("Found")
 Measure = Callable[[Captured], MeasuredCosts | None]
+_WORKERS: dict[int, ThreadPoolExecutor] = {}
+"""By device: libraries keep workspaces for each thread that calls them, so all models have one in common."""
+
+
+def _worker(device: Any) -> ThreadPoolExecutor:
+    return _WORKERS.setdefault(device.index, ThreadPoolExecutor(1, "loadmaster"))
 
 
 @dataclass(frozen=True)
@@ -145,14 +151,14 @@ class Session:
             graph.wait()
 
     def on_thread(self, work: Callable[..., Found], *args: Any) -> Found:
-        """Make calls of the device on one thread: libraries keep workspaces for each that calls them, and autograd
-        has threads of its own. All work there is on the stream of plans, between what the caller has asked of its
+        """Make calls of the device on one thread, whichever thread or model they come from: libraries keep
+        workspaces for each, and autograd has threads of its own. All work there is on the stream of plans, between what the caller has asked of its
         own stream before and what it asks after: so neither has to wait for the device."""
         if not self.is_cuda or threading.get_ident() == self._thread:
             return work(*args)
         callers = self._torch.cuda.current_stream(self.device)
         if self._worker is None:
-            self._worker = ThreadPoolExecutor(1, "loadmaster")
+            self._worker = _worker(self.device)
             self._thread = self._worker.submit(self._begin_thread).result()
         if self._stream is None:
             callers.synchronize()  # what the caller brings is there
