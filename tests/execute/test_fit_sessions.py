@@ -220,12 +220,12 @@ def test_a_fingerprint_sees_changes_of_every_kind() -> None:
 def test_inputs_are_read_where_the_caller_has_them_unless_they_were_changed() -> None:
     session = Session("it", torch.device("cpu"), load_machine("h200"), 2**20)
     theirs, copy_ = torch.ones(3), torch.ones(3)
-    assert session.origin(copy_) is copy_
+    assert session.with_origins([copy_])[0] is copy_
     session.origins[copy_.data_ptr()] = theirs, copy_._version
-    assert session.origin(copy_) is theirs and session.origin(copy_.detach()) is theirs
-    assert session.origin(copy_[:2]) is not theirs
+    assert all(each is theirs for each in session.with_origins([copy_, copy_.detach()]))
+    assert session.with_origins([copy_[:2]])[0] is not theirs
     copy_.add_(1)  # by a hook, before the graph
-    assert session.origin(copy_) is copy_
+    assert session.with_origins([copy_])[0] is copy_
 
 
 def test_fingerprints_of_many_say_which_changed() -> None:

@@ -190,6 +190,13 @@ class CallExecutor(Executor):
         # captured.given has one row per placeholder: primals first, in the order of `args`.
         self._primals = [given for given in captured.given if not given.late][: len(args)]
         self._late = [given for given in captured.given if given.late]
+        self._brought = [
+            (at, given)
+            for at, given in enumerate(self._primals)
+            if given.tensor >= 0 and (given.held or given.kind == TensorKind.INPUT)
+        ]
+        """What a call brings; weights are looked at in `_refresh`."""
+        self._numbers = {given.node: at for at, given in enumerate([*self._primals, *self._late])}
         values = dict(zip((given.node for given in self._primals), args, strict=True))
         host = HostWeights({}, {})
         for given in captured.given:
@@ -287,13 +294,11 @@ class CallExecutor(Executor):
         """The results of the forward call, in order; None where there is none."""
         self._refresh(args)
         recording = self._as_graph and self._calls >= WARM_CALLS and self._trial.as_graph
-        for given, value in zip(self._primals, args, strict=True):
-            if given.tensor < 0:
-                continue
+        for at, given in self._brought:
             if given.held:
-                self._kept[given.tensor] = self._held(given, value.detach(), recording)
-            elif given.kind == TensorKind.INPUT:
-                self._give(given, value.detach(), recording)
+                self._kept[given.tensor] = self._held(given, args[at].detach(), recording)
+            else:
+                self._give(given, args[at].detach(), recording)
         recording &= self._hand_out(late=False, fixed=recording)
         self._seconds, self._records = 0.0, False
         with self._running():
@@ -565,7 +570,6 @@ class CallExecutor(Executor):
     def _found(self, args: Sequence[Any], *, late: bool, fixed: bool) -> list[Any]:
         found: list[Any] = []
         lent: dict[int, Any] = {}
-        given_back = {given.node: at for at, given in enumerate([*self._primals, *self._late])}
         for number, (leaf, result) in enumerate(zip(self.script.leaves, self.captured.results, strict=True)):
             if result.late != late:
                 continue
@@ -580,7 +584,7 @@ class CallExecutor(Executor):
             elif result.stays:
                 found.append(self._lent(leaf, lent))
             elif leaf.root < 0:
-                found.append(args[given_back[result.node]] if result.node in given_back else None)
+                found.append(args[self._numbers[result.node]] if result.node in self._numbers else None)
             else:
                 found.append(self._handed(leaf, fixed))
         if self._backend.pinned and not self._ahead:

@@ -135,7 +135,9 @@ class PlannedGraph:
         with self.session.lock:
             self.session.take_back()
             states = {at: self.session.state_of(args[at]) for at in self._states(args)}
-            given = [states[at].value if at in states else self._given(arg) for at, arg in enumerate(args)]
+            given = self._given(args)
+            for at, state in states.items():
+                given[at] = state.value
             self._set_aside()
             self.session.forward_calls += 1
             self.session.newest = self
@@ -149,9 +151,10 @@ class PlannedGraph:
             self._active = call
             return found, call.handed_out()
 
-    def _given(self, arg: Any) -> Any:
-        """Where a call finds a primal. A backward call may come after the caller has changed what it gave."""
-        return arg if self.prepared.forward_outputs is not None else self.session.origin(arg)
+    def _given(self, args: Sequence[Any]) -> list[Any]:
+        """Where a call finds its primals. A backward call may come after the caller has changed what it gave."""
+        training = self.prepared.forward_outputs is not None
+        return list(args) if training else self.session.with_origins(args)
 
     def _count_code(self) -> None:
         """The first calls load kernels: if those take more than was known, the next call is planned anew."""

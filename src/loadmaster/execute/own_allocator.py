@@ -70,24 +70,31 @@ def is_shortage(error: BaseException | None) -> bool:
 
 
 def compute(device: Any) -> Compute:
-    """The stream for plans. Libraries keep workspaces per stream for good, so they make them here and not
+    """The stream for plans. Libraries keep workspaces per thread and stream for good, so they make them here and not
     within a plan."""
     if device.index not in _COMPUTE:
         torch, own = require("torch", "torch"), _core.device_allocator()
         torch.cuda.synchronize(device)
         bare = outside_bytes(device)
         stream, before = torch.cuda.Stream(device), own.held
-        with torch.cuda.stream(stream), torch.inference_mode():
-            for dtype in (torch.float32, torch.float16, torch.bfloat16):
-                square = torch.ones(64, 64, dtype=dtype, device=device)
-                torch.mm(square, square)
-                torch.addmm(square[0], square, square)
-                torch.bmm(square[None], square[None])
-                torch.nn.functional.linear(square, square, square[0])
-            del square
-        torch.cuda.synchronize(device)
+        make_workspaces(device, stream)
         _COMPUTE[device.index] = Compute(stream, own.held - before, bare)
     return _COMPUTE[device.index]
+
+
+def make_workspaces(device: Any, stream: Any) -> None:
+    """Let libraries take what they keep for this thread and a stream: a second model has a thread of its own, and
+    nothing may be taken for good within its plans."""
+    torch = require("torch", "torch")
+    with torch.cuda.stream(stream), torch.inference_mode():
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            square = torch.ones(64, 64, dtype=dtype, device=device)
+            torch.mm(square, square)
+            torch.addmm(square[0], square, square)
+            torch.bmm(square[None], square[None])
+            torch.nn.functional.linear(square, square, square[0])
+        del square
+    torch.cuda.synchronize(device)
 
 
 def outside_bytes(device: Any) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -35,12 +35,6 @@ CODE_SLACK = 2**22
 """So many more are not worth another plan."""
 Found = TypeVar("Found")
 Measure = Callable[[Captured], MeasuredCosts | None]
-_WORKERS: dict[int, ThreadPoolExecutor] = {}
-"""By device: libraries keep workspaces for each thread that calls them, so all models have one in common."""
-
-
-def _worker(device: Any) -> ThreadPoolExecutor:
-    return _WORKERS.setdefault(device.index, ThreadPoolExecutor(1, "loadmaster"))
 
 
 @dataclass(frozen=True)
@@ -151,14 +145,14 @@ class Session:
             graph.wait()
 
     def on_thread(self, work: Callable[..., Found], *args: Any) -> Found:
-        """Make calls of the device on one thread, whichever thread or model they come from: libraries keep
-        workspaces for each, and autograd has threads of its own. All work there is on the stream of plans, between what the caller has asked of its
+        """Make calls of the device on one thread: libraries keep workspaces for each that calls them, and autograd
+        has threads of its own. All work there is on the stream of plans, between what the caller has asked of its
         own stream before and what it asks after: so neither has to wait for the device."""
         if not self.is_cuda or threading.get_ident() == self._thread:
             return work(*args)
         callers = self._torch.cuda.current_stream(self.device)
         if self._worker is None:
-            self._worker = _worker(self.device)
+            self._worker = ThreadPoolExecutor(1, "loadmaster")
             self._thread = self._worker.submit(self._begin_thread).result()
         if self._stream is None:
             callers.synchronize()  # what the caller brings is there
@@ -179,6 +173,7 @@ class Session:
         if own_allocator.current() is not None:
             self._stream = own_allocator.compute(self.device).stream
             self._torch.cuda.set_stream(self._stream)
+            own_allocator.make_workspaces(self.device, self._stream)
         return threading.get_ident()
 
     def slow_down(self, rate: int) -> None:
@@ -337,14 +332,20 @@ class Session:
         self.origins[found.data_ptr()] = value, found._version
         return found
 
-    def origin(self, value: Any) -> Any:
-        """What a caller has on the device, of a copy that was made for this call, if that is still the same and no
-        other graph reads it."""
+    def with_origins(self, values: Sequence[Any]) -> list[Any]:
+        """What a caller has on the device in place of copies that were made of it for this call, if that is still the
+        same and no other graph reads it."""
+        found = list(values)
         if len(self.graphs) > 1 or not self.origins:
-            return value
-        found, version = self.origins.get(value.data_ptr(), (value, 0))
-        same = found.shape == value.shape and found.dtype == value.dtype and version == value._version
-        return found if same else value
+            return found
+        for at, value in enumerate(values):
+            known = self.origins.get(value.data_ptr())
+            if known is not None:
+                origin, version = known
+                same = origin.shape == value.shape and origin.dtype == value.dtype
+                if same and version == value._version:
+                    found[at] = origin
+        return found
 
     def state_of(self, value: Any) -> State:
         """The tensor on the device that stands for one on the host, up to date."""
