@@ -17,6 +17,7 @@ from torch import nn  # noqa: E402
 import loadmaster  # noqa: E402
 from fit_cases import same  # noqa: E402
 from loadmaster.execute import own_allocator  # noqa: E402
+from loadmaster.search.solver import Budget  # noqa: E402
 
 if not torch.cuda.is_available() or not own_allocator.install():
     pytest.skip("needs a CUDA device that nothing has used yet", allow_module_level=True)
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
 )
 WIDTH, ROWS = 2048, 4096
+SEARCH = Budget(evaluations=200)
+"""The clock stands still in tests: seconds would never end."""
 SPARE = 2**22
 """Bytes: the driver gives memory in pages of 2 MiB."""
 
@@ -59,7 +62,7 @@ def fitted(memory: int, **options: Any) -> tuple[Any, Any]:
     torch.manual_seed(0)
     plain = Wide().eval()
     model = loadmaster.fit(
-        copy.deepcopy(plain), (inputs(0).cpu(),), memory=memory, search=1.0, quiet=True, **options
+        copy.deepcopy(plain), (inputs(0).cpu(),), memory=memory, search=SEARCH, quiet=True, **options
     )
     return plain.to("cuda"), model
 
@@ -124,7 +127,7 @@ def test_the_process_takes_no_more_than_the_memory(keeps: bool) -> None:
     model, x = Wide().eval(), [inputs(seed) for seed in range(2)]
     before = without_plans()
     with watched(most):
-        model = loadmaster.fit(model, (x[0].cpu(),), memory=memory, search=1.0, quiet=True)
+        model = loadmaster.fit(model, (x[0].cpu(),), memory=memory, search=SEARCH, quiet=True)
         found = None
         for turn in range(8):
             if not keeps:
@@ -143,7 +146,9 @@ def test_a_training_step_takes_no_more_than_the_memory() -> None:
     optimizer = torch.optim.AdamW(model.parameters())
     before = without_plans()
     with watched(most):
-        model = loadmaster.fit(model, (x.cpu(),), memory=memory, optimizer=optimizer, search=1.0, quiet=True)
+        model = loadmaster.fit(
+            model, (x.cpu(),), memory=memory, optimizer=optimizer, search=SEARCH, quiet=True
+        )
         for _ in range(5):
             model(x)[0].square().mean().backward()
             optimizer.step()
@@ -174,7 +179,7 @@ def test_training_that_nobody_waits_for_is_right() -> None:
     model, memory = copy.deepcopy(plain), 3 * 2**30
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     model = loadmaster.fit(
-        model, (inputs(0),), memory=memory, optimizer=optimizer, weights="device", search=1.0, quiet=True
+        model, (inputs(0),), memory=memory, optimizer=optimizer, weights="device", search=SEARCH, quiet=True
     )
     model.fitted.wait_for_plan()
     found = losses(model, optimizer)
@@ -210,6 +215,6 @@ def test_attention_with_a_mask_is_one_op(kind: str) -> None:
     model = Masked(make).to(torch.bfloat16).eval()
     x = torch.randn(4, 128, 256, dtype=torch.bfloat16)
     expected = copy.deepcopy(model).to("cuda")(x.to("cuda"))
-    model = loadmaster.fit(model, (x,), memory="100%", search=0.5, quiet=True)
+    model = loadmaster.fit(model, (x,), memory="100%", search=SEARCH, quiet=True)
     assert fused_calls(model)
     torch.testing.assert_close(model(x).to("cuda"), expected)

@@ -193,6 +193,30 @@ def test_copies_that_nobody_can_tell_are_taken_out() -> None:
     assert ops.count("clone") == 3, "of what is given, of what is returned, of what lies otherwise"
 
 
+class Dropped(nn.Module):
+    """As the layers of many encoders: what is dropped between two products is nothing in inference."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 12), nn.Linear(12, 6)
+
+    def forward(self, x: Any) -> Any:
+        hidden = nn.functional.dropout(nn.functional.gelu(self.first(x)), 0.1, training=False).clone()
+        left, right = self.second(hidden).clone().split(3, dim=-1)
+        return left.transpose(0, 1) * right.transpose(0, 1)
+
+
+@torch.no_grad()
+def test_views_of_a_copy_that_is_taken_out_are_views_all_the_same() -> None:
+    module, x = Dropped(), torch.randn(2, 4, 8)
+    prepared = prepared_graph(module, x)
+    captured = prepared.captured("dropped", [Role()] * len(prepared.primals))
+    program = captured.program
+    ops = [captured.op_node[op] for op in range(program.n_ops) if not program.op_view[op]]
+    assert ops == ["addmm_gelu", "addmm_1", "mul"]
+    torch.testing.assert_close(run(prepared, x, module), module(x))
+
+
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 def test_a_cross_entropys_gradient_is_one_op(reduction: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joined, "SLICE_BYTES", 1)

@@ -16,7 +16,16 @@ from typing import Any
 
 from loadmaster.errors import BadProgram
 from loadmaster.program.importers.torch.captured import Captured, make_captured
-from loadmaster.program.importers.torch.graph import Given, Result, Traced, copied, drop_idle, op_name, tidy
+from loadmaster.program.importers.torch.graph import (
+    Given,
+    Result,
+    Traced,
+    copied,
+    drop_idle,
+    is_getitem,
+    op_name,
+    tidy,
+)
 from loadmaster.program.importers.torch.joined import (
     join_in_place,
     join_losses,
@@ -189,8 +198,22 @@ def _drop_clones(graph: Any) -> None:
             root = root.args[0]
         returned = any(user.op == "output" for user in (*node.users, *source.users))
         if root.op == "call_function" and not returned and lies_alike(source.meta["val"], node.meta["val"]):
+            users = list(node.users)
             node.replace_all_uses_with(source)
             graph.erase_node(node)
+            _show_again(source, users)
+
+
+def _show_again(node: Any, users: Sequence[Any]) -> None:
+    """Let what looked at a copy of a node's value look at that itself: views are known by their storage."""
+    for user in users:
+        if is_getitem(user):
+            user.meta["val"] = node.meta["val"][user.args[1]]
+        elif _is_view(user) and user.args[0] is node:
+            user.meta["val"] = user.target(node.meta["val"], *user.args[1:], **user.kwargs)
+        else:
+            continue
+        _show_again(user, list(user.users))
 
 
 def _is_view(node: Any) -> bool:
