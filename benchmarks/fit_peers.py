@@ -340,7 +340,7 @@ class Session:
         self.settings = Settings("cuda:0" if options.device == "cuda" else options.device, options.tiny)
         self.log = options.out.with_suffix(".log")
         self.residents = {
-            row["extra"]["model"]: row["extra"]["raw"]
+            row["extra"]["model"]: row["extra"]
             for row in document["rows"]
             if row["solver"] == "eager" and row["status"] == "ok"
         }
@@ -496,8 +496,8 @@ def as_row(job: Job, raw: dict[str, Any], resident: dict[str, Any] | None) -> di
     }
     if predicted is not None and value > 0:
         extra["prediction_error"] = predicted * 1e12 / value - 1
-    if job.way == "eager":
-        extra["raw"] = raw
+    if job.way == "eager":  # later sessions compare with it
+        extra["sample"] = raw.get("sample")
     return Row(
         raw["case"],
         value,

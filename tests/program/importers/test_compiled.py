@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+import loadmaster  # noqa: E402
 from fit_cases import prepared_graph  # noqa: E402
 from loadmaster.program.importers.torch import joined  # noqa: E402
 from loadmaster.program.importers.torch.compiled import Prepared, Role, prepare  # noqa: E402
@@ -191,6 +192,37 @@ def test_copies_that_nobody_can_tell_are_taken_out() -> None:
 
     ops = targets(prepared_graph(call, torch.randn(8, 8)))
     assert ops.count("clone") == 3, "of what is given, of what is returned, of what lies otherwise"
+
+
+class Normed(nn.Module):
+    """A block as convolutional nets have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.last = nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.Conv2d(5, 2, 1)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(torch.relu(self.norm(self.conv(x))))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("large", "ops"), [(True, ["convolution_batch_norm_relu"]), (False, ["convolution"])]
+)
+def test_a_large_batch_norm_takes_no_place_of_its_own(
+    large: bool, ops: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, x = Normed().eval(), torch.randn(7, 3, 8, 8)
+    module.norm.running_mean.uniform_(-1, 1)
+    module.norm.running_var.uniform_(0.5, 2)
+    expected = module(x)
+    monkeypatch.setattr(joined, "NORM_BYTES", 2 * 5 * 36 * 4)  # two images at a time: the last is alone
+    if large:
+        monkeypatch.setattr(joined, "SLICE_BYTES", expected.nbytes)
+    model = loadmaster.fit(module, (x,), memory="100%", device="cpu", measure=False, search=0.1, quiet=True)
+    graph = model.fitted.session.graphs[0].prepared
+    assert targets(graph)[: len(ops)] == ops
+    torch.testing.assert_close(model(x), expected, rtol=0, atol=0)
 
 
 class Dropped(nn.Module):

@@ -1,6 +1,6 @@
 """Calls that are made as one, so that what is between them needs no place.
 
-join_in_place(graph)      # a product, and what is done to its elements right after it
+join_in_place(graph)      # a product, and what is done to its elements right after it, large batch norms too
 join_products(graph)      # two of those, a slice of rows at a time
 join_losses(graph)        # the gradient of a cross entropy
 """
@@ -18,6 +18,8 @@ from loadmaster.program.importers.torch.graph import Value, bind, call_of, is_ge
 
 SLICE_BYTES = 2**27
 """Of what is between two calls, from which on joining them is worth it; for slices, the least that kernels get."""
+NORM_BYTES = 2**25
+"""Of a slice that is normed: it comes back from a GPU's cache."""
 
 
 class Link(NamedTuple):
@@ -56,6 +58,27 @@ class Chain:
         """It costs what its first call does, nearly."""
         first = SimpleNamespace(target=self.first, args=node.args[0], kwargs=dict(self.named))
         return call_of(first, values, results)[0]
+
+
+class FrozenNorm:
+    """A batch norm of inference over what was just made, in place: some images at a time, as ATen has none that writes
+    over what it reads."""
+
+    namespace, __name__ = "aten", "batch_norm"
+
+    def __init__(self, target: Any, momentum: float, eps: float) -> None:
+        self.target, self.momentum, self.eps = target, momentum, eps
+
+    def __call__(self, value: Any, weight: Any, bias: Any, mean: Any, variance: Any) -> Any:
+        images = len(value)
+        step = max(1, images * NORM_BYTES // max(1, value.numel() * value.element_size()))
+        for low in range(0, images, step):
+            part = value[low : low + step]
+            part.copy_(self.target(part, weight, bias, mean, variance, self.momentum, self.eps)[0])
+        return value
+
+    def __str__(self) -> str:
+        return f"{self.target} {self.momentum} {self.eps}"
 
 
 class SlicedProducts:
@@ -205,6 +228,8 @@ def _joined(graph: Any, first: Any, node: Any) -> Any:
     if not is_chain and op_name(first.target) not in _FIRST:
         return None
     path = _path(first, node)
+    if path is not None and name == "_native_batch_norm_legit_no_training":
+        return _joined_norm(graph, first, node, path)
     if path is None or name not in _ALONE | _WITH_OTHERS or any(map(_is_node, node.kwargs.values())):
         return None
     before, args = path[-1], list(node.args)
@@ -223,6 +248,22 @@ def _joined(graph: Any, first: Any, node: Any) -> Any:
     link = Link(_views(path), getattr(in_place, overload), tuple(node.kwargs.items()))
     chain = Chain(chain.first, chain.named, (*chain.links, link))
     return _replace(graph, node, path, chain, (*given, args[1:]))
+
+
+def _joined_norm(graph: Any, first: Any, node: Any, path: Sequence[Any]) -> Any:
+    """A large tensor and its batch norm as one node; None: they can't be."""
+    before, others, (momentum, eps) = path[-1], list(node.args[1:5]), node.args[5:]
+    shown, found = list(node.users), _as_chain(first)
+    if node.args[0] is not before or before in others or found is None or _bytes(before) < SLICE_BYTES:
+        return None
+    if len(shown) != 1 or not is_getitem(shown[0]) or shown[0].args[1] != 0:
+        return None
+    if not lies_alike(before.meta["val"], shown[0].meta["val"]):
+        return None
+    chain, given = found
+    link = Link(_views(path), FrozenNorm(node.target, momentum, eps))
+    chain = Chain(chain.first, chain.named, (*chain.links, link))
+    return _replace(graph, shown[0], [*path, node], chain, (*given, others))
 
 
 def _as_chain(node: Any) -> tuple[Chain, tuple[Any, ...]] | None:
