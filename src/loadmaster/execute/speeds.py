@@ -549,19 +549,17 @@ def quick_links(clock: Clock, effort: Effort) -> tuple[LinkSpeed, LinkSpeed]:
 
 
 def plausible_copies(link: str, seconds_of: Callable[[int], float], *, rising: bool) -> list[float]:
-    """Seconds of a copy of each size, measured again where they can't be; then refused. `rising`: a large
-    copy is no slower by the byte than a small one, which on a CPU comes from a cache. What else runs on the computer
-    makes copies slower and never faster: the shortest of all tries counts."""
-    best = [math.inf] * len(QUICK_SIZES)
-    rates: list[float] = []
+    """Seconds of a copy of each size, measured again where they can't be; then refused. `rising`: a large copy is no
+    slower by the byte than a small one, which on a CPU comes from a cache. What else runs makes copies slower and never
+    faster: the shortest of all tries counts."""
+    best, rates = [math.inf] * len(QUICK_SIZES), list[float]()
     for _ in range(_LINK_TRIES):
         seconds = [seconds_of(size) for size in QUICK_SIZES]
         rates = [size / max(each, 1e-12) for size, each in zip(QUICK_SIZES, seconds, strict=True)]
         if rates[-1] <= _MOST_RATE:  # else the clock is wrong
             best = [min(pair) for pair in zip(best, seconds, strict=True)]
-        for each in (seconds, best):
-            if _is_plausible(each, rising=rising):
-                return each
+        if _is_plausible(best, rising=rising):
+            return best
     shown = ", ".join(
         f"{rate / 1e9:.3g} GB/s with {show_bytes(size)}"
         for rate, size in zip(rates, QUICK_SIZES, strict=True)
@@ -577,8 +575,8 @@ def plausible_copies(link: str, seconds_of: Callable[[int], float], *, rising: b
 def _is_plausible(seconds: list[float], *, rising: bool) -> bool:
     """Whether a link can be like that, by the seconds of copies of both sizes."""
     small, large = (size / max(each, 1e-12) for size, each in zip(QUICK_SIZES, seconds, strict=True))
-    in_range = _LEAST_RATE <= large <= _MOST_RATE
-    return in_range and seconds[0] < seconds[-1] and (not rising or large >= _FALLS * small)
+    rises = seconds[0] < seconds[-1] and (not rising or large >= _FALLS * small)
+    return _LEAST_RATE <= large <= _MOST_RATE and rises
 
 
 def _speeds(
