@@ -95,7 +95,7 @@ class OptionsEvolution(Solver):
         total = board.place(own, np.arange(len(CHANGES))).total
         meter.take_many(total[1:], lambda row: problem.decision(board.plan(board.own, row + 1)))
         best, order, rng = (
-            board.assigners[int(total.argmin())],
+            board.assigner(int(total.argmin())),
             MsaOrder(threads=1),
             np.random.default_rng(seed),
         )

@@ -1,7 +1,7 @@
 """What the player is trained on: random cells, each made from nothing but its number.
 
-A cell is a program (of the suite at another batch, a random transformer, a random convolutional net, a random
-graph) and a machine (a TPU v4i with another fast memory and other bandwidths, or a small accelerator whose
+A cell is a program (of the suite at another batch, or a part of it; a random transformer or convolutional net, or
+its training step; a random graph) and a machine (a TPU v4i with another fast memory and other bandwidths, or a small accelerator whose
 copies run on links). Cells in which memory space assignment leaves nothing to gain are left out.
 
 What is held out was chosen before any training:
@@ -24,6 +24,7 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
 from loadmaster.machine.machine import Machine
 from loadmaster.malloc_game.muzero.board import Board, first_board
+from loadmaster.malloc_game.muzero.programs import cut, train_step
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.egrl.cases import FAMILIES, Own, random_convnet, random_transformer, scale_batch
 from loadmaster.program.program import Program
@@ -38,10 +39,18 @@ FOLDS = {
     "others": ("wavenet", "alphatensor-net"),
 }
 PROGRAMS = tuple(itertools.chain.from_iterable(FOLDS.values()))
-SHARES = {"suite": 0.7, "transformer": 0.1, "convnet": 0.1, "graph": 0.1}
+SHARES = {
+    "suite": 0.35,
+    "part": 0.2,
+    "transformer": 0.07,
+    "convnet": 0.07,
+    "transformer-train": 0.12,
+    "convnet-train": 0.12,
+    "graph": 0.07,
+}
 BATCHES = (0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.5, 2.0)
 MACHINES = {"tpu-v4i": 0.85, "nnp-i-dma": 0.15}
-MOST_TENSORS, MOST_OWN, OWN_TRIES = 700, 5_000, 20
+MOST_TENSORS, MOST_OWN, OWN_TRIES = 1_100, 5_000, 20
 """Of a cell; of one of a user's own, and tries after which nothing can be gained there."""
 PAGE = 4096
 LEAST_GAP = 0.004
@@ -94,14 +103,17 @@ def _can_gain(board: Board, rng: Rng, bound: int) -> bool:
 
 def _random_program(rng: Rng, without: Collection[str]) -> Program:
     kind = str(rng.choice(list(SHARES), p=list(SHARES.values())))
-    if kind == "transformer":
-        return random_transformer(rng)
-    if kind == "convnet":
-        return random_convnet(rng)
+    if kind.startswith(("transformer", "convnet")):
+        net = random_transformer(rng) if kind.startswith("transformer") else random_convnet(rng)
+        return train_step(net) if kind.endswith("train") else net
     if kind == "graph":
         return synthetic_graph(str(rng.choice(FAMILIES)), int(rng.integers(2**31)))
     name = str(rng.choice([each for each in PROGRAMS if each not in without]))
-    return scale_batch(_workload(name), float(rng.choice(BATCHES)))
+    program = scale_batch(_workload(name), float(rng.choice(BATCHES)))
+    if kind == "part":
+        first, last = np.sort(rng.choice(program.n_ops, 2, replace=False)).tolist()
+        program = cut(program, first, last)
+    return program
 
 
 @lru_cache(maxsize=len(PROGRAMS))

@@ -11,17 +11,21 @@ Shapes: B tensors, F features, P members of a population.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from loadmaster.arrays import Float32, Float64
+from loadmaster.arrays import Array, Float32, Float64, Int64
 from loadmaster.learn.policies import BadPolicy, read_policy
 from loadmaster.malloc_game.model import GameModel
 from loadmaster.malloc_game.msa import BadOption, Placements
 from loadmaster.malloc_game.muzero.board import Board, board_settings, lives
+from loadmaster.malloc_game.muzero.portfolio import Portfolio
+from loadmaster.malloc_game.muzero.proposals import Screen, moves_width
 
 SHIPPED = "pretrained:board"
 """The policy that comes with the package."""
@@ -37,7 +41,9 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"preferred_ratio": 5.0, "max_ratio": 16.0, "repacks": 50},
 )
 """Settings of a player that has learned nothing."""
-MOST_OPENINGS = 256
+MOST_OPENINGS = 1024
+FEATURES = 78
+"""F, context included."""
 _LEAST = 1e-9
 
 
@@ -195,26 +201,30 @@ class LinearScore:
 
 @dataclass(frozen=True)
 class Policy:
-    """What a player brings to every game: a score, and openings that differ from it in their weights and in
-    the settings of memory space assignment."""
+    """What a player brings to every game: openings, which of them gain together, and the odds of moves."""
 
     linear: LinearScore
     weights: Float64
-    """[F]"""
+    """[F] of the score that decides best at once"""
     heads: Float64
     """[M, F] added to the weights, for each opening"""
+    settings: Int64
+    """[M] of the openings, among the changes; 0: the first state's own"""
     changes: tuple[dict[str, Any], ...]
-    """[M] of the options of the first state"""
+    """[S] of the options of the first state"""
+    portfolio: Portfolio | None = None
+    screen: Screen | None = None
 
     def openings(self, board: Board, features: Float32) -> Float64:
         """[M, B] priorities, of normalised features."""
         return board.own + self.linear.score(features, self.weights[None]) + self.heads @ features.T
 
 
-def untrained(features: int, changes: tuple[dict[str, Any], ...] = CHANGES) -> Policy:
-    """Scores nothing: its openings are the first state with other settings."""
+def untrained(features: int = FEATURES, changes: tuple[dict[str, Any], ...] = CHANGES) -> Policy:
+    """Scores nothing: its openings are the first state with other settings, one after the other."""
     linear = LinearScore(np.zeros(features, np.float32), np.full(features, 0.3, np.float32))
-    return Policy(linear, np.zeros(features), np.zeros((len(changes), features)), changes)
+    count = len(changes)
+    return Policy(linear, np.zeros(features), np.zeros((count, features)), 1 + np.arange(count), changes)
 
 
 @lru_cache(maxsize=32)
@@ -222,15 +232,8 @@ def load_policy(name: str) -> Policy:
     """`SHIPPED`, or a file of `train`."""
     arrays, about = read_policy(name, "muzero")
     try:
-        mean, deviation = (arrays[part].astype(np.float32) for part in ("mean", "deviation"))
-        weights, heads = (arrays[part].astype(np.float64) for part in ("parameters", "heads"))
-        changes = tuple(dict(each) for each in about["changes"])
-        board_settings(changes)
-        fine = (
-            mean.ndim == 1 and mean.shape == deviation.shape == weights.shape and bool((deviation > 0).all())
-        )
-        fine = fine and 1 <= len(changes) <= MOST_OPENINGS and heads.shape == (len(changes), len(mean))
-        fine = fine and all(np.isfinite(each).all() for each in (mean, deviation, weights, heads))
+        policy = make_policy(arrays, about)
+        fine = _fits(policy)
     except (KeyError, TypeError, ValueError, OverflowError, BadOption):
         fine = False
     if not fine:
@@ -239,4 +242,64 @@ def load_policy(name: str) -> Policy:
             object=name,
             remedy="train it with this version: loadmaster train muzero --out POLICY.npz",
         )
-    return Policy(LinearScore(mean, deviation), weights, heads, changes)
+    return policy
+
+
+def pack_policy(policy: Policy) -> dict[str, Array]:
+    """Its arrays, in single precision; `changes` go into the header."""
+    parts = (("portfolio", policy.portfolio, _PORTFOLIO), ("screen", policy.screen, _SCREEN))
+    arrays: dict[str, Array] = {
+        "mean": policy.linear.mean,
+        "deviation": policy.linear.deviation,
+        "parameters": policy.weights,
+        "heads": policy.heads,
+    }
+    for part, held, names in parts:
+        if held is not None:
+            arrays |= {f"{part}.{name}": np.asarray(getattr(held, name)) for name in names}
+    small: dict[str, Array] = {name: each.astype(np.float32) for name, each in arrays.items()}
+    return small | {"settings": policy.settings.astype(np.int16)}
+
+
+_PORTFOLIO, _SCREEN = ("mean", "factors", "noise", "scales"), ("mean", "deviation", "weights", "bias")
+
+
+def make_policy(arrays: Mapping[str, Array], about: Mapping[str, Any]) -> Policy:
+    """Of what `pack_policy` wrote and a header."""
+    mean, deviation = (arrays[part].astype(np.float32) for part in ("mean", "deviation"))
+    weights, heads = (arrays[part].astype(np.float64) for part in ("parameters", "heads"))
+    portfolio = Portfolio(*(arrays[f"portfolio.{name}"].astype(np.float64) for name in _PORTFOLIO))
+    screen = None
+    if "screen.mean" in arrays:
+        low, wide, odds, bias = (arrays[f"screen.{name}"] for name in _SCREEN)
+        screen = Screen(low.astype(np.float32), wide.astype(np.float32), odds.astype(np.float64), float(bias))
+    changes = tuple(dict(each) for each in about["changes"])
+    board_settings(changes)
+    settings = arrays["settings"].astype(np.int64)
+    return Policy(LinearScore(mean, deviation), weights, heads, settings, changes, portfolio, screen)
+
+
+def _fits(policy: Policy) -> bool:
+    """Whether all is there, of one size, and finite."""
+    linear, known, screen = policy.linear, policy.portfolio, policy.screen
+    if known is None or screen is None:
+        return False
+    count, width, moves = len(policy.settings), linear.features, len(screen.mean)
+    shapes: list[tuple[Array, tuple[int, ...]]] = [
+        (linear.mean, (width,)),
+        (linear.deviation, (width,)),
+        (policy.weights, (width,)),
+        (policy.heads, (count, width)),
+        (known.mean, (count,)),
+        (known.factors, (count, *known.factors.shape[1:2])),
+        (known.noise, (count,)),
+        (known.scales, (*known.scales.shape[:1],)),
+        (screen.mean, (moves,)),
+        (screen.deviation, (moves,)),
+        (screen.weights, (moves,)),
+    ]
+    fine = all(each.shape == shape and bool(np.isfinite(each).all()) for each, shape in shapes)
+    fine = fine and 1 <= count <= MOST_OPENINGS and moves == moves_width(width) and math.isfinite(screen.bias)
+    fine = fine and bool(((policy.settings >= 0) & (policy.settings <= len(policy.changes))).all())
+    positive = (linear.deviation, known.noise, known.scales, screen.deviation)
+    return fine and all(len(each) > 0 and bool((each > 0).all()) for each in positive)
