@@ -292,7 +292,7 @@ class Player(Session):
         rng, width = self.rng, self.features.shape[1]
         some = rng.random(width) < rng.choice(FEATURE_SHARES)
         step = rng.choice(STEPS) * self.settings.sigma * rng.normal(size=width) * some
-        return parent.priorities + self.features @ step, parent.setting
+        return parent.priorities + np.einsum("bf,f->b", self.features, step), parent.setting
 
     def _cross(self, parent: Elite) -> tuple[Float64, int]:
         other = self.elites[int(self.rng.integers(len(self.elites)))]
