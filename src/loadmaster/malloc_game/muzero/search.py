@@ -80,6 +80,9 @@ class Settings:
     """Share of feedback in what is lifted; the rest is even."""
     classes: float = 0.5
     """Share of lifts that take all alike tensors along."""
+    patience: int = 12
+    """Rounds without a better plan after which the search begins anew elsewhere, and later goes on from the best of
+    all; 0: never."""
 
     def __post_init__(self) -> None:
         counts = ("batch", "elites", "proposals")
@@ -147,15 +150,22 @@ class Player(Session):
         for number, alike in enumerate(board.classes):
             self.class_of[alike] = number
         self._views: dict[int, tuple[Elite, Float32]] = {}
+        self.past: list[Elite] = []
+        """The best of each search before a new beginning"""
+        self.waited, self.begun = 0, 0
+        """Rounds without a better plan; new beginnings"""
         if state is not None:
             self.rng = restore_generator(state["rng"])
             self.tried, self.succeeded = np.array(state["tried"]), np.array(state["succeeded"])
             self.best_in = np.array(state["best_in"])
-            self._restore_elites(np.array(state["priorities"]), np.array(state["settings"]))
+            self.waited, self.begun = int(state["waited"]), int(state["begun"])
+            plans = self._placed(np.array(state["priorities"]), np.array(state["settings"]))
+            count = int(state["elites"])
+            self.elites, self.past = plans[:count], plans[count:]
 
-    def _restore_elites(self, priorities: Float64, settings: Int64) -> None:
+    def _placed(self, priorities: Float64, settings: Int64) -> list[Elite]:
         placed = self.board.place(priorities, settings)
-        self.elites = [
+        return [
             Elite(int(placed.total[row]), priorities[row], int(settings[row]), placed[row])
             for row in range(len(priorities))
         ]
@@ -167,8 +177,11 @@ class Player(Session):
             "tried": self.tried,
             "succeeded": self.succeeded,
             "best_in": self.best_in,
-            "priorities": np.stack([each.priorities for each in self.elites]),
-            "settings": np.array([each.setting for each in self.elites]),
+            "waited": np.array(self.waited),
+            "begun": np.array(self.begun),
+            "elites": np.array(len(self.elites)),
+            "priorities": np.stack([each.priorities for each in [*self.elites, *self.past]]),
+            "settings": np.array([each.setting for each in [*self.elites, *self.past]]),
         }
 
     def run(self, is_new: bool) -> Solution:
@@ -181,7 +194,7 @@ class Player(Session):
             else:
                 self._sample()
             self.offer_checkpoint()
-            self.meter.progress(best_ps=float(self.elites[0].value))
+            self.meter.progress(best_ps=float(min([*self.elites, *self.past], key=_value).value))
         return self.meter.solution(
             init=self.settings.init,
             tried=dict(zip(MOVES, (self.tried - PRIOR).tolist(), strict=True)),
@@ -218,10 +231,28 @@ class Player(Session):
     # Search.
 
     def _search(self) -> None:
+        if 0 < self.settings.patience <= self.waited:
+            self._begin_anew()
+        best = self.elites[0].value
         with self.timed("propose"):
             moves = self._chosen(self._propose())
         total = self._evaluate(moves.priorities, moves.settings, moves.kinds)
         self.on_moves(moves, total)
+        self.waited = 0 if self.elites[0].value < best else self.waited + 1
+
+    def _begin_anew(self) -> None:
+        """From openings at random, shaken; every other time from the best of all searches so far."""
+        self.begun += 1
+        self.waited = 0
+        self.past = sorted([*self.past, self.elites[0]], key=_value)[: self.settings.elites]
+        if self.begun % 2 == 0:
+            self.elites = _unlike([*self.past, *self.elites], self.settings.elites)
+            return
+        self.elites = self.elites[-1:]
+        priorities = self.policy.openings(self.board, self.features)
+        rows = self.rng.integers(0, len(priorities), 2 * self.settings.batch)
+        noise = self.settings.sigma * self.rng.normal(size=(len(rows), self.features.shape[1]))
+        self._evaluate(priorities[rows] + noise @ self.features.T, self.policy.settings[rows])
 
     def on_moves(self, moves: Moves, total: Int64) -> None:
         """What came of them [at most K]; training looks."""
@@ -322,11 +353,7 @@ class Player(Session):
         before = {id(each.priorities) for each in self.elites}
         rows = range(len(ranked))
         tried = [Elite(int(placed.total[row]), ranked[row], int(settings[row]), placed[row]) for row in rows]
-        kept: dict[int, Elite] = {}  # equal times are nearly always equal plans
-        for each in sorted([*self.elites, *tried], key=lambda elite: elite.value):
-            if len(kept) < self.settings.elites:
-                kept.setdefault(each.value, each)
-        self.elites = list(kept.values())
+        self.elites = _unlike([*self.elites, *tried], self.settings.elites)
         if kinds is not None:
             came = {id(each.priorities) for each in self.elites} - before
             for kind, each in zip(kinds.tolist(), tried, strict=False):
@@ -334,6 +361,19 @@ class Player(Session):
                 self.succeeded[kind] += id(each.priorities) in came
         self._views = {id(each): self._views[id(each)] for each in self.elites if id(each) in self._views}
         return placed.total
+
+
+def _value(elite: Elite) -> int:
+    return elite.value
+
+
+def _unlike(plans: list[Elite], count: int) -> list[Elite]:
+    """The best of them; equal times are nearly always equal plans."""
+    kept: dict[int, Elite] = {}
+    for each in sorted(plans, key=_value):
+        if len(kept) < count:
+            kept.setdefault(each.value, each)
+    return list(kept.values())
 
 
 def _normalised(values: Float64) -> Float64:
