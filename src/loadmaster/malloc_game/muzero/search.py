@@ -59,7 +59,7 @@ class Settings:
     """Tried before the search."""
     adaptive: bool = True
     """Whether what came of openings decides which is next; else they come in the policy's order."""
-    proposals: int = 8
+    proposals: int = 16
     """Moves that are proposed for each that is evaluated; 1: all are evaluated, and so it is without a policy."""
     sharpness: float = 2.0
     """Of the choice among proposals: 0 is at random."""
