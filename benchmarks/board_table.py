@@ -181,17 +181,19 @@ def long_runs(board: Board) -> str:
     ]
     seeds = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
     passes = "msa-order, passes"
-    with_passes = all(board.has(case, passes, MANY) for case in cases)
     for name, mine in (
         (f"`msa-order`, {MANY:,}", board.timer("msa-order", MANY)),
-        *([(f"`{passes}`, {MANY:,}", board.timer(passes, MANY))] if with_passes else []),
+        (f"`{passes}`, {MANY:,}", board.timer(passes, MANY)),
         (f"`muzero`, {FEW}", board.timer("muzero", FEW)),
         ("`muzero`, seconds of `msa-order`", lambda c: equal_seconds(board, c)),
         (f"`muzero`, {MANY:,}", board.timer("muzero", MANY)),
     ):
-        refined = board.over(board.timer("msa-refined"), mine, cases)
-        order = board.over(board.timer("msa-order", MANY), mine, cases)
-        rows.append([name, str(len(cases)), seeds, percent(refined), percent(order), standing(order)])
+        had = [case for case in cases if passes not in name or board.has(case, passes, MANY)]
+        if not had:
+            continue
+        refined = board.over(board.timer("msa-refined"), mine, had)
+        order = board.over(board.timer("msa-order", MANY), mine, had)
+        rows.append([name, str(len(had)), seeds, percent(refined), percent(order), standing(order)])
     head = [
         "way, evaluations",
         "cells",
