@@ -12,14 +12,15 @@ import pytest
 from loadmaster.errors import LoadmasterError
 from loadmaster.learn.policies import BadPolicy, save_policy
 from loadmaster.malloc_game.muzero.board import first_board
-from loadmaster.malloc_game.muzero.portfolio import Portfolio
-from loadmaster.malloc_game.muzero.proposals import Screen, moves_width
 from loadmaster.malloc_game.muzero.scores import (
     CHANGES,
     FEATURES,
     LinearScore,
+    Portfolio,
+    Screen,
     load_policy,
     make_features,
+    moves_width,
     pack_policy,
     untrained,
 )

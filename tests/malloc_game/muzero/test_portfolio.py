@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.malloc_game.muzero.portfolio import choose_openings, fit_portfolio
+from loadmaster.malloc_game.muzero.scores import choose_openings, fit_portfolio
 
 
 def test_openings_are_those_that_cover_most() -> None:

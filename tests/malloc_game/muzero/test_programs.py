@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadmaster.malloc_game.muzero.programs import cut, train_step
+from loadmaster.malloc_game.muzero.cases import cut, train_step
 from loadmaster.mapping.egrl.cases import random_convnet, random_transformer
 from loadmaster.program.program import TensorKind, TieKind
 from loadmaster.program.zoo import load_workload

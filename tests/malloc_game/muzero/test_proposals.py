@@ -5,16 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.malloc_game.muzero.board import Board, board_settings, first_board
-from loadmaster.malloc_game.muzero.proposals import (
+from loadmaster.malloc_game.muzero.scores import (
+    CHANGES,
+    FEATURES,
     KINDS,
     SEEN,
     Start,
     describe_moves,
     fit_screen,
+    make_features,
     moves_width,
+    untrained,
     view_plan,
 )
-from loadmaster.malloc_game.muzero.scores import CHANGES, FEATURES, make_features, untrained
 from malloc_game.test_msa_order import game
 
 ONE = np.zeros(1, dtype=np.int64)

@@ -1,13 +1,13 @@
 """mallocMuZero on the board: a policy opens, and a search with the true model goes on from there.
 
 - *Openings*: plans of the policy's scores, each with its own settings of memory space assignment; which is next
-  depends on what came of those before (`portfolio`).
+  depends on what came of those before (`scores.Portfolio`).
 - *Search*: rounds of moves from the best plans so far, each evaluated by native memory space assignment:
   *lift* raises what a plan leaves unserved, or lowers what lies in its way, alone or with all that look like
   it (which moves: Gumbel top-k over the feedback of that plan); *score* moves the weights of features, so
   that all tensors that look alike move together; *cross* takes priorities from two plans; *setting* changes
   the options. Kinds that succeed are proposed more often. Many moves are proposed, and those evaluated that are
-  likely to make a plan faster (`proposals`).
+  likely to make a plan faster (`scores.Screen`).
 
 The model is the game itself: no plan's value is estimated, it is compared with the one in hand by its time. The
 first state is `msa-refined`, so that no player is worse than it.
@@ -26,14 +26,16 @@ from loadmaster.host import cores
 from loadmaster.learn.session import Session, check_settings, free_settings, make_settings
 from loadmaster.malloc_game.msa import Assigner, Placements, submit
 from loadmaster.malloc_game.muzero.board import FIRST, Board, board_settings
-from loadmaster.malloc_game.muzero.proposals import Start, describe_moves, view_plan
 from loadmaster.malloc_game.muzero.scores import (
     SHIPPED,
     UNTRAINED,
     Policy,
+    Start,
+    describe_moves,
     load_policy,
     make_features,
     untrained,
+    view_plan,
 )
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator

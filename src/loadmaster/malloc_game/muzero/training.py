@@ -4,8 +4,8 @@ First the score: its weights are moved, each set decides many cells at once, and
 followed (`learn.evolution_strategies`). Then the openings, by expert iteration: on every cell a search in the
 space of feature weights and settings finds what is better there than the score's own plan; all that was
 found is tried on all cells, those are kept, one after the other, that add most to the best so far, and which of
-them gain together is fitted (`portfolio`). Then games are played with these openings, and every move that was
-evaluated says whether it made the plan faster (`proposals`); the second half of them is played with what the first
+them gain together is fitted (`scores.Portfolio`). Then games are played with these openings, and every move that was
+evaluated says whether it made the plan faster (`scores.Screen`); the second half of them is played with what the first
 half taught.
 """
 
@@ -29,14 +29,16 @@ from loadmaster.learn.policies import save_policy
 from loadmaster.learn.session import Report, Unfinished, check_settings, ignore, make_settings, policy_header
 from loadmaster.malloc_game.muzero.board import Board, board_settings
 from loadmaster.malloc_game.muzero.cases import FOLDS, MACHINES, PROGRAMS, SHARES, left_out, make_case
-from loadmaster.malloc_game.muzero.portfolio import choose_openings, fit_portfolio
-from loadmaster.malloc_game.muzero.proposals import fit_screen, moves_width
 from loadmaster.malloc_game.muzero.scores import (
     LinearScore,
     Policy,
+    choose_openings,
+    fit_portfolio,
+    fit_screen,
     load_policy,
     make_features,
     make_policy,
+    moves_width,
     pack_policy,
 )
 from loadmaster.malloc_game.muzero.search import Moves, Player, Settings
