@@ -36,7 +36,7 @@ def main() -> int:
         if program not in (args.programs or [program]) or machine not in (args.machines or [machine]):
             continue
         for way in args.ways:
-            for seed in args.seeds[:1] if way == "msa-refined" else args.seeds:
+            for seed in args.seeds[:1] if way.startswith("msa-refined") else args.seeds:
                 job = (f"{program}/{machine}", way, seed)
                 if job in known:
                     continue

@@ -29,6 +29,8 @@ OLD_RESULTS = HERE / "results" / "malloc.json"
 PAGE = HERE / "results" / "muzero.md"
 BEGIN, END = "<!-- results: made by benchmarks/board_table.py -->", "<!-- end of the board's results -->"
 TIE = 0.001
+BUDGETS = (6, 8, 16, 32, 64, FEW)
+"""Evaluations; the first five are the first state's."""
 OLD = (
     "msa-order",
     "msa-order-2023",
@@ -144,6 +146,29 @@ def ways(board: Board) -> str:
     return table(head, rows)
 
 
+def best_known(board: Board) -> dict[str, float]:
+    """Case -> the best plan of any way and seed."""
+    known: dict[str, float] = {}
+    for (case, _), rows in board.rows.items():
+        known[case] = min([known.get(case, math.inf), *(row["value"] for row in rows)])
+    return known
+
+
+def budgets(board: Board, held_out: bool) -> str:
+    """How far each way is from the best plan known, after more and more evaluations."""
+    known, rows = best_known(board), []
+    for way in WAYS:
+        cases = [c for c in board.both(way, FEW) if (c.split("/")[0] in HELD_OUT) == held_out]
+        if not cases or way.startswith("msa-refined"):
+            continue
+        left = [
+            statistics.fmean(math.log(board.time(c, way, count) / known[c]) for c in cases)
+            for count in BUDGETS
+        ]
+        rows.append([f"`{way}`", *(f"{100 * each:.2f} %" for each in left)])
+    return table(["way", *(f"{count}" for count in BUDGETS)], rows)
+
+
 def long_runs(board: Board) -> str:
     cases = _long(board)
     if not cases:
@@ -155,15 +180,20 @@ def long_runs(board: Board) -> str:
         for way in ("msa-order", "muzero")
     ]
     seeds = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    passes = "msa-order, passes"
     for name, mine in (
         (f"`msa-order`, {MANY:,}", board.timer("msa-order", MANY)),
+        (f"`{passes}`, {MANY:,}", board.timer(passes, MANY)),
         (f"`muzero`, {FEW}", board.timer("muzero", FEW)),
         ("`muzero`, seconds of `msa-order`", lambda c: equal_seconds(board, c)),
         (f"`muzero`, {MANY:,}", board.timer("muzero", MANY)),
     ):
-        refined = board.over(board.timer("msa-refined"), mine, cases)
-        order = board.over(board.timer("msa-order", MANY), mine, cases)
-        rows.append([name, str(len(cases)), seeds, percent(refined), percent(order), standing(order)])
+        had = [case for case in cases if passes not in name or board.has(case, passes, MANY)]
+        if not had:
+            continue
+        refined = board.over(board.timer("msa-refined"), mine, had)
+        order = board.over(board.timer("msa-order", MANY), mine, had)
+        rows.append([name, str(len(had)), seeds, percent(refined), percent(order), standing(order)])
     head = [
         "way, evaluations",
         "cells",
@@ -181,12 +211,13 @@ def groups(board: Board) -> str:
     for name, held_out in (("programs of the folds", False), ("held-out programs", True)):
         cases = [c for c in board.cases if (c.split("/")[0] in HELD_OUT) == held_out]
         row = [name, str(len(cases))]
-        for way in ("msa-order", "options + evolution", "untrained"):
+        for way in ("msa-order", "msa-order, passes", "options + evolution", "untrained"):
             both = [c for c in cases if (c, way) in board.rows]
             logs = board.over(board.timer(way), board.timer("muzero"), both)
             row.append(f"{percent(logs)} ({standing(logs)})" if logs else "–")
         rows.append(row)
-    return table(["", "cells", "than `msa-order`", "than options + evolution", "than untrained"], rows)
+    head = ["", "cells", "than `msa-order`", "with passes", "than options + evolution", "than untrained"]
+    return table(head, rows)
 
 
 def _long(board: Board) -> list[str]:
@@ -368,7 +399,8 @@ def page(document: Mapping[str, Any], old_rows: list[dict[str, Any]]) -> str:
     text = [
         (
             "All times are **simulated**, in milliseconds; geometric means over cells and seeds. Every row of a learned way is of weights that saw neither the "
-            "program nor its relatives; held-out programs (bold) are played by the weights that ship. `untrained` is the same search with nothing learned. Seconds are of the processor."
+            "program nor its relatives; held-out programs (bold) are played by the weights that ship. `untrained` is the same search with nothing learned; in `no screen` all proposed moves are evaluated, in `fixed openings` also openings come in one order; "
+            "`bare policy` samples around its openings. `passes`: memory space assignment with the two passes that the player's settings have. Seconds are of the processor."
         ),
         "",
         "### Targets",
@@ -382,6 +414,16 @@ def page(document: Mapping[str, Any], old_rows: list[dict[str, Any]]) -> str:
         f"Less time of `muzero`, {FEW} evaluations (wins / ties / losses):",
         "",
         groups(board),
+        "",
+        "### What learning is worth when evaluations are few",
+        "",
+        "Time above the best plan that any way found with any seed, in the mean. Five evaluations are `msa-refined`. Programs of the folds:",
+        "",
+        budgets(board, False),
+        "",
+        "Held-out programs:",
+        "",
+        budgets(board, True),
         "",
         f"### {MANY:,} evaluations, and equal seconds",
         "",

@@ -8,7 +8,6 @@ above the bound that was on record before the player was built.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from loadmaster.machine import load_machine
 from loadmaster.malloc_game.msa import MsaOrder, submit
 from loadmaster.malloc_game.muzero.board import FIRST, Board, board_settings
 from loadmaster.malloc_game.muzero.cases import FOLDS
-from loadmaster.malloc_game.muzero.scores import CHANGES, SHIPPED
+from loadmaster.malloc_game.muzero.scores import CHANGES, SHIPPED, UNTRAINED
 from loadmaster.malloc_game.muzero.search import MuZero
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.planner import solve_checked
@@ -53,13 +52,30 @@ CLOSED = {
 CELLS = [(name, machine) for machine in MACHINES for name in PROGRAMS]
 GAP = [(name, machine) for name, machine in CELLS if name not in CLOSED[machine]]
 FEW, MANY = 150, 4_000
-BARE = {"lift": 0.0, "score": 0.0, "cross": 0.0, "setting": 0.0}
+PASSES = {"write_back": True, "stretch": True}
+"""The two passes of memory space assignment that all settings of the player but the first have."""
+PLAYERS: dict[str, dict[str, Any]] = {
+    "untrained": {"init": UNTRAINED},
+    "bare policy": {
+        "lift": 0.0,
+        "score": 0.0,
+        "cross": 0.0,
+        "setting": 0.0,
+        "adaptive": False,
+        "openings": 12,
+    },
+    "fixed openings": {"adaptive": False, "proposals": 1},
+    "no screen": {"proposals": 1},
+    "muzero": {},
+}
+"""Rows of the player and what is switched off in them."""
 WAYS: dict[str, int] = {
     "msa-refined": 5,
+    "msa-refined, passes": 5,
     "msa-order": MANY,
+    "msa-order, passes": MANY,
     "options + evolution": FEW,
-    "untrained": FEW,
-    "bare policy": FEW,
+    **dict.fromkeys(PLAYERS, FEW),
     "muzero": MANY,
 }
 """Row -> evaluations. Whoever has 4,000 is looked at after 150, too: nobody plans his end."""
@@ -95,7 +111,7 @@ class OptionsEvolution(Solver):
         total = board.place(own, np.arange(len(CHANGES))).total
         meter.take_many(total[1:], lambda row: problem.decision(board.plan(board.own, row + 1)))
         best, order, rng = (
-            board.assigners[int(total.argmin())],
+            board.assigner(int(total.argmin())),
             MsaOrder(threads=1),
             np.random.default_rng(seed),
         )
@@ -112,14 +128,14 @@ class OptionsEvolution(Solver):
 
 def make_way(way: str, program: str) -> Solver:
     """The solver of a row."""
-    if way == "msa-refined":
-        return make_labelled("malloc-game", "msa", {"style": "refined"})
-    if way == "msa-order":
-        return MsaOrder(threads=1)
+    passes = PASSES if way.endswith("passes") else {}
+    if way.startswith("msa-refined"):
+        return make_labelled("malloc-game", "msa", {"style": "refined", **passes})
+    if way.startswith("msa-order"):
+        return MsaOrder(threads=1, **passes)
     if way == "options + evolution":
         return OptionsEvolution()
-    more: Mapping[str, Any] = BARE if way == "bare policy" else {}
-    return MuZero(threads=1, init="none" if way == "untrained" else policy_of(program), **more)
+    return MuZero(threads=1, **{"init": policy_of(program), **PLAYERS[way]})
 
 
 @lru_cache(maxsize=4)

@@ -31,7 +31,8 @@ def test_rows_are_played_once_and_become_a_page(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(sys, "argv", [*words, "--budget", "30", "--out", str(out)])
     assert board_runs.main() == 0
     lines = [json.loads(line) for line in out.read_text().splitlines()]
-    assert len(lines) == 2 * len(WAYS) - 1
+    once = [way for way in WAYS if way.startswith("msa-refined")]  # they have no seed
+    assert len(lines) == 2 * len(WAYS) - len(once)
     assert board_runs.main() == 0 and len(out.read_text().splitlines()) == len(lines)
     rows = [row for line in lines for row in line["rows"]]
     refined = next(row["value"] for row in rows if row["solver"] == "msa-refined")

@@ -23,7 +23,7 @@ MODEL = "four_branches.tflite"
 """Beside this file; `tools/demo_model.py` makes it."""
 ARENA = 48 * 1024
 PICTURE = (560, 420)
-TPU_PROGRAM, TPU_PLANS = "alexnet-train", 20_000
+TPU_PROGRAM, TPU_PLANS = "alexnet-train", 10_000
 CELL, CHIP, MEASUREMENTS = "bert:tokens=512,batch=4", "nnp-i", 50
 """Of the twenty cells of the mapping suite the one where the compiler leaves most room."""
 

@@ -48,7 +48,7 @@ def test_every_state_is_a_legal_plan_with_the_time_that_it_is_said_to_have() -> 
         problem, board = made
         rng = np.random.default_rng(seed)
         priorities = rng.random((8, board.tensors))
-        settings = rng.integers(0, len(board.assigners), 8)
+        settings = rng.integers(0, len(board.settings), 8)
         placed = board.place(priorities, settings)
         for row in range(8):
             plan = board.plan(priorities[row], int(settings[row]))
@@ -66,9 +66,9 @@ def test_feedback_is_that_of_the_slow_twin() -> None:
             continue
         problem, board = made
         rng = np.random.default_rng(seed)
-        priorities, setting = rng.random((1, board.tensors)), int(rng.integers(0, len(board.assigners)))
+        priorities, setting = rng.random((1, board.tensors)), int(rng.integers(0, len(board.settings)))
         placed = board.place(priorities, np.array([setting]))
-        slow = feedback(problem.model, board.assigners[setting].assign(board.orders(priorities)[0]))
+        slow = feedback(problem.model, board.assigner(setting).assign(board.orders(priorities)[0]))
         for name in ("kept", "lost", "blamed", "pressure"):
             assert np.allclose(getattr(placed, name)[0], getattr(slow, name), rtol=1e-6, atol=1e-3), (
                 seed,
@@ -84,7 +84,7 @@ def test_runs_do_not_depend_on_threads_or_company() -> None:
     rng = np.random.default_rng(1)
     priorities, settings = rng.random((12, board.tensors)), rng.integers(0, 4, 12)
     one = board.place(priorities, settings)
-    many = Board(board.assigners[0], board_settings(CHANGES), threads=3).place(priorities, settings)
+    many = Board(board.assigner(0), board_settings(CHANGES), threads=3).place(priorities, settings)
     assert np.array_equal(one.total, many.total) and np.array_equal(one.blamed, many.blamed)
     alone = board.place(priorities[7:8], settings[7:8])
     assert alone.total[0] == one.total[7] and np.array_equal(alone.lost[0], one[7].lost[0])

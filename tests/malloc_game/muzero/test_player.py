@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,18 @@ import pytest
 from loadmaster.errors import LoadmasterError
 from loadmaster.learn.policies import BadPolicy, save_policy
 from loadmaster.malloc_game.muzero.board import first_board
-from loadmaster.malloc_game.muzero.scores import CHANGES, LinearScore, load_policy, make_features, untrained
+from loadmaster.malloc_game.muzero.scores import (
+    CHANGES,
+    FEATURES,
+    LinearScore,
+    Portfolio,
+    Screen,
+    load_policy,
+    make_features,
+    moves_width,
+    pack_policy,
+    untrained,
+)
 from loadmaster.malloc_game.muzero.search import MuZero
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.registry import make_labelled
@@ -70,7 +82,7 @@ def test_it_improves_where_there_is_something_to_gain() -> None:
 
 def test_features_are_finite_and_those_of_the_tensors_whatever_their_rows() -> None:
     board, features = features_of(game())
-    assert features.shape[0] == board.tensors and np.isfinite(features).all()
+    assert features.shape == (board.tensors, FEATURES) and np.isfinite(features).all()
     ranks = features[:, :16]
     assert ranks.min() >= -0.5 and ranks.max() <= 0.5
 
@@ -88,12 +100,11 @@ def test_the_shipped_policy_was_trained_and_says_how() -> None:
 
 
 def test_policies_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    good = {
-        "mean": np.zeros(6, np.float32),
-        "deviation": np.ones(6, np.float32),
-        "parameters": np.zeros(6, np.float32),
-        "heads": np.zeros((1, 6), np.float32),
-    }
+    known = Portfolio(np.zeros(1), np.zeros((1, 2)), np.ones(1), np.ones(3))
+    moves = moves_width(6)
+    screen = Screen(np.zeros(moves, np.float32), np.ones(moves, np.float32), np.zeros(moves), 0.0)
+    policy = replace(untrained(6, ({},)), portfolio=known, screen=screen)
+    good = pack_policy(policy)
     about: dict[str, Any] = {"changes": [{}]}
     wrong: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({**good, "parameters": np.zeros(7)}, about),
@@ -101,7 +112,11 @@ def test_policies_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ({**good, "heads": np.full((1, 6), np.nan)}, about),
         (good, {**about, "changes": [{"colour": 1}]}),
         (good, {**about, "changes": []}),
+        ({**good, "settings": np.array([2])}, about),
+        ({**good, "portfolio.noise": np.zeros(1)}, about),
+        ({**good, "screen.weights": np.zeros(moves + 1)}, about),
         ({name: good[name] for name in good if name != "heads"}, about),
+        ({name: good[name] for name in good if not name.startswith("screen")}, about),
     ]
     path = tmp_path / "right.npz"
     save_policy(path, good, about)
@@ -114,7 +129,14 @@ def test_policies_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    for options in ({"batch": 0}, {"elites": 0}, {"feedback": 2.0}, {"colour": 1}, {"init": ""}):
+    for options in (
+        {"batch": 0},
+        {"proposals": 0},
+        {"elites": 0},
+        {"feedback": 2.0},
+        {"colour": 1},
+        {"init": ""},
+    ):
         with pytest.raises(LoadmasterError):
             MuZero(**options)
 

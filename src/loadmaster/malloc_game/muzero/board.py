@@ -46,8 +46,8 @@ class Board:
     def __init__(
         self, assigner: Assigner, settings: Sequence[MsaOptions] = (FIRST,), threads: int = 1
     ) -> None:
-        self.model, self.threads = assigner.model, threads
-        self.assigners = [assigner, *(assigner.varied(each) for each in settings[1:])]
+        self.model, self.threads, self.settings = assigner.model, threads, settings
+        self._assigners = {0: assigner}
         self.sorted: Int64 = np.asarray(assigner.sorted, dtype=np.int64)
         """[B] tensors in the order of the first state"""
         self._rank = np.argsort(self.sorted)
@@ -55,6 +55,12 @@ class Board:
     @property
     def tensors(self) -> int:
         return len(self.sorted)
+
+    def assigner(self, setting: int) -> Assigner:
+        """Of a setting, made when it is first asked for."""
+        if setting not in self._assigners:
+            self._assigners[setting] = self._assigners[0].varied(self.settings[setting])
+        return self._assigners[setting]
 
     @cached_property
     def own(self) -> Float64:
@@ -68,11 +74,13 @@ class Board:
 
     def place(self, priorities: Float64, settings: Int64) -> Placements:
         """The plans of priorities [K, B] with settings [K]."""
-        return place_many(self.assigners, settings, self.orders(priorities), self.threads)
+        used, which = np.unique(settings, return_inverse=True)
+        assigners = [self.assigner(setting) for setting in used.tolist()]
+        return place_many(assigners, which, self.orders(priorities), self.threads)
 
     def plan(self, priorities: Float64, setting: int) -> Plan:
         """The plan of priorities [B]."""
-        return self.assigners[setting].plan(self.orders(priorities[None])[0])
+        return self.assigner(setting).plan(self.orders(priorities[None])[0])
 
     @cached_property
     def classes(self) -> list[Int64]:

@@ -1,29 +1,42 @@
 """mallocMuZero on the board: a policy opens, and a search with the true model goes on from there.
 
-- *Openings*: the plans of the policy's scores, each with its own settings of memory space assignment.
+- *Openings*: plans of the policy's scores, each with its own settings of memory space assignment; which is next
+  depends on what came of those before (`scores.Portfolio`).
 - *Search*: rounds of moves from the best plans so far, each evaluated by native memory space assignment:
   *lift* raises what a plan leaves unserved, or lowers what lies in its way, alone or with all that look like
   it (which moves: Gumbel top-k over the feedback of that plan); *score* moves the weights of features, so
   that all tensors that look alike move together; *cross* takes priorities from two plans; *setting* changes
-  the options. Moves that succeed are made more often.
+  the options. Kinds that succeed are proposed more often. Many moves are proposed, and those evaluated that are
+  likely to make a plan faster (`scores.Screen`).
 
-The model is the game itself: no value is estimated, a plan is compared with the one in hand by its time. The
+The model is the game itself: no plan's value is estimated, it is compared with the one in hand by its time. The
 first state is `msa-refined`, so that no player is worse than it.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from loadmaster.arrays import Float64, Int64
+from loadmaster.arrays import Float32, Float64, Int64
 from loadmaster.host import cores
 from loadmaster.learn.session import Session, check_settings, free_settings, make_settings
 from loadmaster.malloc_game.msa import Assigner, Placements, submit
 from loadmaster.malloc_game.muzero.board import FIRST, Board, board_settings
-from loadmaster.malloc_game.muzero.scores import SHIPPED, UNTRAINED, load_policy, make_features, untrained
+from loadmaster.malloc_game.muzero.scores import (
+    SHIPPED,
+    UNTRAINED,
+    Policy,
+    Start,
+    describe_moves,
+    load_policy,
+    make_features,
+    untrained,
+    view_plan,
+)
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
@@ -44,8 +57,14 @@ class Settings:
 
     init: str = SHIPPED
     """A trained policy: the shipped one, a file of `train`, or 'none'."""
-    openings: int = 12
-    """Of the policy, the first ones."""
+    openings: int = 16
+    """Tried before the search."""
+    adaptive: bool = True
+    """Whether what came of openings decides which is next; else they come in the policy's order."""
+    proposals: int = 16
+    """Moves that are proposed for each that is evaluated; 1: all are evaluated, and so it is without a policy."""
+    sharpness: float = 2.0
+    """Of the choice among proposals: 0 is at random."""
     sigma: float = 0.08
     """Of feature weights."""
     batch: int = 8
@@ -63,13 +82,16 @@ class Settings:
     """Share of feedback in what is lifted; the rest is even."""
     classes: float = 0.5
     """Share of lifts that take all alike tensors along."""
+    patience: int = 12
+    """Rounds without a better plan after which the search begins anew elsewhere, and later goes on from the best of
+    all; 0: never."""
 
     def __post_init__(self) -> None:
-        counts = ("batch", "elites")
+        counts = ("batch", "elites", "proposals")
         check_settings("muzero", self, self._rules, counts=counts, shares=("feedback", "classes"))
 
     def _rules(self) -> dict[str, bool]:
-        return {"init": bool(self.init), "batch": self.batch <= 4096}
+        return {"init": bool(self.init), "batch": self.batch <= 4096, "proposals": self.proposals <= 256}
 
 
 class Elite(NamedTuple):
@@ -83,36 +105,69 @@ class Elite(NamedTuple):
     """Of this plan alone"""
 
 
+class Moves(NamedTuple):
+    """Proposals of one round."""
+
+    kinds: Int64
+    starts: list[Elite]
+    start: Int64
+    """[K] which of the starts each changes"""
+    priorities: Float64
+    """[K, B] from 0 to 1"""
+    settings: Int64
+
+    def take(self, rows: Int64) -> Moves:
+        return Moves(
+            self.kinds[rows], self.starts, self.start[rows], self.priorities[rows], self.settings[rows]
+        )
+
+
 class Player(Session):
-    """One game. What it goes on from: the elites, the success of moves, the generator, and how often the first
-    state was refined."""
+    """One game. What it goes on from: the elites, the success of moves, the best in each setting, the generator, and
+    how often the first state was refined."""
 
     def __init__(
-        self, meter: Meter, seed: int, settings: Settings, board: Board, refined: int, state: State | None
+        self,
+        meter: Meter,
+        seed: int,
+        settings: Settings,
+        policy: Policy,
+        board: Board,
+        refined: int = 0,
+        state: State | None = None,
     ) -> None:
         super().__init__(meter, "propose", "evaluate")
         assert isinstance(meter.problem, MallocGame)
         self.problem, self.settings, self.board, self.refined = meter.problem, settings, board, refined
         first = board.place(board.own[None], np.zeros(1, dtype=np.int64))
-        features = make_features(board, first)
-        trained = settings.init != UNTRAINED
-        self.policy = load_policy(settings.init) if trained else untrained(features.shape[1])
-        self.features = self.policy.linear.normalise(features)
+        self.policy, self.features = policy, policy.linear.normalise(make_features(board, first))
         self.weights = np.array([float(getattr(settings, name)) for name in MOVES])
         self.tried, self.succeeded = np.full(len(MOVES), PRIOR), np.full(len(MOVES), PRIOR / 3)
         self.rng = np.random.default_rng(seed)
         self.elites = [Elite(int(first.total[0]), board.own, 0, first)]
+        self.best_in = np.full(len(board.settings), np.inf)
+        """[settings] the best time in each so far"""
+        self.best_in[0] = first.total[0]
         self.class_of = np.zeros(board.tensors, dtype=np.int64)
         for number, alike in enumerate(board.classes):
             self.class_of[alike] = number
+        self._views: dict[int, tuple[Elite, Float32]] = {}
+        self.past: list[Elite] = []
+        """The best of each search before a new beginning"""
+        self.waited, self.begun = 0, 0
+        """Rounds without a better plan; new beginnings"""
         if state is not None:
             self.rng = restore_generator(state["rng"])
             self.tried, self.succeeded = np.array(state["tried"]), np.array(state["succeeded"])
-            self._restore_elites(np.array(state["priorities"]), np.array(state["settings"]))
+            self.best_in = np.array(state["best_in"])
+            self.waited, self.begun = int(state["waited"]), int(state["begun"])
+            plans = self._placed(np.array(state["priorities"]), np.array(state["settings"]))
+            count = int(state["elites"])
+            self.elites, self.past = plans[:count], plans[count:]
 
-    def _restore_elites(self, priorities: Float64, settings: Int64) -> None:
+    def _placed(self, priorities: Float64, settings: Int64) -> list[Elite]:
         placed = self.board.place(priorities, settings)
-        self.elites = [
+        return [
             Elite(int(placed.total[row]), priorities[row], int(settings[row]), placed[row])
             for row in range(len(priorities))
         ]
@@ -123,21 +178,25 @@ class Player(Session):
             "refined": np.array(self.refined),
             "tried": self.tried,
             "succeeded": self.succeeded,
-            "priorities": np.stack([each.priorities for each in self.elites]),
-            "settings": np.array([each.setting for each in self.elites]),
+            "best_in": self.best_in,
+            "waited": np.array(self.waited),
+            "begun": np.array(self.begun),
+            "elites": np.array(len(self.elites)),
+            "priorities": np.stack([each.priorities for each in [*self.elites, *self.past]]),
+            "settings": np.array([each.setting for each in [*self.elites, *self.past]]),
         }
 
     def run(self, is_new: bool) -> Solution:
         """Play until the meter is exhausted."""
         if is_new and self.settings.openings:
-            self._evaluate(*self._openings())
+            self._open()
         while not self.meter.exhausted and self.board.tensors > 1:
             if self.weights.any():
                 self._search()
             else:
                 self._sample()
             self.offer_checkpoint()
-            self.meter.progress(best_ps=float(self.elites[0].value))
+            self.meter.progress(best_ps=float(min([*self.elites, *self.past], key=_value).value))
         return self.meter.solution(
             init=self.settings.init,
             tried=dict(zip(MOVES, (self.tried - PRIOR).tolist(), strict=True)),
@@ -147,30 +206,100 @@ class Player(Session):
 
     # Openings and samples.
 
-    def _openings(self) -> tuple[Float64, Int64]:
-        """(priorities, settings)"""
-        found = self.policy.openings(self.board, self.features)[: max(1, self.settings.openings)]
-        return found, 1 + np.arange(len(found))
+    def _open(self) -> None:
+        """Try openings, a few at once."""
+        policy, limit = self.policy, min(self.settings.openings, len(self.policy.settings))
+        priorities, first = policy.openings(self.board, self.features), self.elites[0].value
+        tried, gains = np.empty(0, dtype=np.int64), np.empty(0)
+        while len(tried) < limit and not self.meter.exhausted:
+            if policy.portfolio is None or not self.settings.adaptive:
+                chosen = np.arange(limit)
+            else:
+                count = min(limit - len(tried), max(1, min(4, len(tried) // 2)))
+                with self.timed("propose"):
+                    chosen = policy.portfolio.choose(count, tried, gains)
+            total = self._evaluate(priorities[chosen], policy.settings[chosen])
+            tried = np.concatenate([tried, chosen[: len(total)]])
+            gains = np.concatenate([gains, np.log(first / total)])
 
     def _sample(self) -> None:
-        """The bare policy: noise on the feature weights of its openings, whatever came of earlier ones."""
-        priorities, settings = self._openings()
+        """The bare policy: noise on the feature weights of its first openings, whatever came of earlier ones."""
+        limit = max(1, self.settings.openings)
+        priorities = self.policy.openings(self.board, self.features)[:limit]
         rows = self.rng.integers(0, len(priorities), self.settings.batch)
         noise = self.settings.sigma * self.rng.normal(size=(len(rows), self.features.shape[1]))
-        self._evaluate(priorities[rows] + noise @ self.features.T, settings[rows])
+        self._evaluate(priorities[rows] + noise @ self.features.T, self.policy.settings[rows])
 
     # Search.
 
     def _search(self) -> None:
+        if 0 < self.settings.patience <= self.waited:
+            self._begin_anew()
+        best = self.elites[0].value
         with self.timed("propose"):
-            share = self.weights * self.succeeded / self.tried
-            kinds = np.sort(self.rng.choice(len(MOVES), self.settings.batch, p=share / share.sum()))
-            ranks = self.rng.exponential(self.settings.spread, len(kinds)).astype(np.int64)
-            parents = [self.elites[min(rank, len(self.elites) - 1)] for rank in ranks.tolist()]
-            make = (self._lift, self._move_weights, self._cross, self._change_setting)
-            children = [make[kind](parent) for kind, parent in zip(kinds.tolist(), parents, strict=True)]
-        priorities = np.stack([priorities for priorities, _ in children])
-        self._evaluate(priorities, np.array([setting for _, setting in children]), kinds)
+            moves = self._chosen(self._propose())
+        total = self._evaluate(moves.priorities, moves.settings, moves.kinds)
+        self.on_moves(moves, total)
+        self.waited = 0 if self.elites[0].value < best else self.waited + 1
+
+    def _begin_anew(self) -> None:
+        """From openings at random, shaken; every other time from the best of all searches so far."""
+        self.begun += 1
+        self.waited = 0
+        self.past = sorted([*self.past, self.elites[0]], key=_value)[: self.settings.elites]
+        if self.begun % 2 == 0:
+            self.elites = _unlike([*self.past, *self.elites], self.settings.elites)
+            return
+        self.elites = self.elites[-1:]
+        priorities = self.policy.openings(self.board, self.features)
+        rows = self.rng.integers(0, len(priorities), 2 * self.settings.batch)
+        noise = self.settings.sigma * self.rng.normal(size=(len(rows), self.features.shape[1]))
+        self._evaluate(priorities[rows] + noise @ self.features.T, self.policy.settings[rows])
+
+    def on_moves(self, moves: Moves, total: Int64) -> None:
+        """What came of them [at most K]; training looks."""
+
+    def _propose(self) -> Moves:
+        settings = self.settings
+        count = settings.batch * (1 if self.policy.screen is None else settings.proposals)
+        share = self.weights * self.succeeded / self.tried
+        kinds = np.sort(self.rng.choice(len(MOVES), count, p=share / share.sum()))
+        ranks = self.rng.exponential(settings.spread, count).astype(np.int64)
+        start = np.minimum(ranks, len(self.elites) - 1)
+        make = (self._lift, self._move_weights, self._cross, self._change_setting)
+        children = [
+            make[kind](self.elites[rank]) for kind, rank in zip(kinds.tolist(), start.tolist(), strict=True)
+        ]
+        priorities = even_ranks(np.stack([priorities for priorities, _ in children]))
+        chosen = np.array([setting for _, setting in children])
+        return Moves(kinds, list(self.elites), start, priorities, chosen)
+
+    def _chosen(self, moves: Moves) -> Moves:
+        """Gumbel top-k over proposals, by their odds."""
+        screen, batch = self.policy.screen, self.settings.batch
+        if screen is None or len(moves.kinds) <= batch:
+            return moves
+        odds = self.settings.sharpness * screen.log_odds(self.describe(moves))
+        chosen = np.argsort(-(odds + self.rng.gumbel(size=len(odds))), kind="stable")[:batch]
+        return moves.take(np.sort(chosen))
+
+    def describe(self, moves: Moves) -> Float32:
+        """[K, D] as the screen takes them."""
+        best = moves.starts[0].value
+        starts = [
+            Start(self._view(each), each.priorities, math.log(each.value / best), each.setting)
+            for each in moves.starts
+        ]
+        return describe_moves(
+            starts, moves.start, moves.priorities, moves.settings, moves.kinds, self.best_in
+        )
+
+    def _view(self, elite: Elite) -> Float32:
+        known = self._views.get(id(elite))
+        if known is None or known[0] is not elite:
+            known = elite, view_plan(self.features, elite.priorities, elite.placed)
+            self._views[id(elite)] = known
+        return known[1]
 
     def _lift(self, parent: Elite) -> tuple[Float64, int]:
         """Gumbel top-k over (tensor, raise or lower): feedback is the prior."""
@@ -180,7 +309,8 @@ class Player(Session):
         wish = np.concatenate([_normalised(missing), _normalised(idle)])
         prior = self.settings.feedback * wish + (1 - self.settings.feedback) / count
         gumbel = np.log(prior + 1e-12) + rng.gumbel(size=2 * count)
-        chosen = np.argsort(-gumbel)[: int(rng.integers(1, MOST_LIFTED + 1))]
+        lifted = int(rng.integers(1, MOST_LIFTED + 1))
+        chosen = np.argpartition(-gumbel, lifted)[:lifted]
         priorities = parent.priorities.copy()
         for move in chosen.tolist():
             tensor, lower = move % count, move >= count
@@ -195,7 +325,7 @@ class Player(Session):
         rng, width = self.rng, self.features.shape[1]
         some = rng.random(width) < rng.choice(FEATURE_SHARES)
         step = rng.choice(STEPS) * self.settings.sigma * rng.normal(size=width) * some
-        return parent.priorities + self.features @ step, parent.setting
+        return parent.priorities + np.einsum("bf,f->b", self.features, step), parent.setting
 
     def _cross(self, parent: Elite) -> tuple[Float64, int]:
         other = self.elites[int(self.rng.integers(len(self.elites)))]
@@ -203,42 +333,56 @@ class Player(Session):
         return np.where(mine, parent.priorities, other.priorities), parent.setting
 
     def _change_setting(self, parent: Elite) -> tuple[Float64, int]:
-        return parent.priorities, int(self.rng.integers(len(self.board.assigners)))
+        """To one of those that were tried; before any was, to any."""
+        known = np.flatnonzero(np.isfinite(self.best_in))
+        return parent.priorities, int(self.rng.choice(known if len(known) > 1 else len(self.best_in)))
 
     # Evaluation.
 
-    def _evaluate(self, priorities: Float64, settings: Int64, kinds: Int64 | None = None) -> None:
-        """Time plans, those beyond the budget left out; the best become elites."""
+    def _evaluate(self, priorities: Float64, settings: Int64, kinds: Int64 | None = None) -> Int64:
+        """The times of plans, those beyond the budget left out; the best become elites."""
         left = self.meter.evaluations_left
-        ranked = _ranked(priorities[:left])
+        ranked, settings = even_ranks(priorities[:left]), settings[:left]
         if not len(ranked):
-            return
+            return np.empty(0, dtype=np.int64)
         with self.timed("evaluate"):
-            placed = self.board.place(ranked, settings[:left])
+            placed = self.board.place(ranked, settings)
         board, problem = self.board, self.problem
         self.meter.take_many(
             placed.total, lambda row: problem.decision(board.plan(ranked[row], int(settings[row])))
         )
+        np.minimum.at(self.best_in, settings, placed.total)
         before = {id(each.priorities) for each in self.elites}
         rows = range(len(ranked))
         tried = [Elite(int(placed.total[row]), ranked[row], int(settings[row]), placed[row]) for row in rows]
-        kept: dict[int, Elite] = {}  # equal times are nearly always equal plans
-        for each in sorted([*self.elites, *tried], key=lambda elite: elite.value):
-            if len(kept) < self.settings.elites:
-                kept.setdefault(each.value, each)
-        self.elites = list(kept.values())
+        self.elites = _unlike([*self.elites, *tried], self.settings.elites)
         if kinds is not None:
             came = {id(each.priorities) for each in self.elites} - before
             for kind, each in zip(kinds.tolist(), tried, strict=False):
                 self.tried[kind] += 1
                 self.succeeded[kind] += id(each.priorities) in came
+        self._views = {id(each): self._views[id(each)] for each in self.elites if id(each) in self._views}
+        return placed.total
+
+
+def _value(elite: Elite) -> int:
+    return elite.value
+
+
+def _unlike(plans: list[Elite], count: int) -> list[Elite]:
+    """The best of them; equal times are nearly always equal plans."""
+    kept: dict[int, Elite] = {}
+    for each in sorted(plans, key=_value):
+        if len(kept) < count:
+            kept.setdefault(each.value, each)
+    return list(kept.values())
 
 
 def _normalised(values: Float64) -> Float64:
     return values / max(float(values.sum()), 1e-9)
 
 
-def _ranked(priorities: Float64) -> Float64:
+def even_ranks(priorities: Float64) -> Float64:
     """[K, B] the same orders, evenly from 0 to 1."""
     count = priorities.shape[1]
     ranks = np.argsort(np.argsort(priorities, axis=1, kind="stable"), axis=1)
@@ -267,7 +411,8 @@ class MuZero(Solver):
         assert isinstance(problem, MallocGame)
         if meter.exhausted:
             return meter.solution()
-        changes = self._policy_changes()  # a file that is no policy is refused before anything is played
+        init = self.settings.init  # a file that is no policy is refused before anything is played
+        policy = untrained() if init == UNTRAINED else load_policy(init)
         if state is None:
             assigner, refined = submit(meter, problem, FIRST)
         else:
@@ -277,10 +422,5 @@ class MuZero(Solver):
                 assigner = assigner.refined()
         if meter.exhausted or not assigner.tensors:
             return meter.solution()
-        board = Board(assigner, board_settings(changes), self.threads)
-        return Player(meter, seed, self.settings, board, refined, state).run(state is None)
-
-    def _policy_changes(self) -> tuple[dict[str, Any], ...]:
-        init = self.settings.init
-        policy = untrained(1) if init == UNTRAINED else load_policy(init)
-        return policy.changes[: max(1, self.settings.openings)]
+        board = Board(assigner, board_settings(policy.changes), self.threads)
+        return Player(meter, seed, self.settings, policy, board, refined, state).run(state is None)

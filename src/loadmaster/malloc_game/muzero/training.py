@@ -1,9 +1,12 @@
-"""How the player on the board is trained: scores by evolution strategies, openings by what they cover.
+"""How the player on the board is trained: a score, openings, and which moves are worth an evaluation.
 
 First the score: its weights are moved, each set decides many cells at once, and what made plans faster is
 followed (`learn.evolution_strategies`). Then the openings, by expert iteration: on every cell a search in the
 space of feature weights and settings finds what is better there than the score's own plan; all that was
-found is tried on all cells, and those are kept, one after the other, that add most to the best so far.
+found is tried on all cells, those are kept, one after the other, that add most to the best so far, and which of
+them gain together is fitted (`scores.Portfolio`). Then games are played with these openings, and every move that was
+evaluated says whether it made the plan faster (`scores.Screen`); the second half of them is played with what the first
+half taught.
 """
 
 from __future__ import annotations
@@ -11,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Mapping as Dict
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from loadmaster.arrays import Array, Float32, Float64, Int64, Message
+from loadmaster.arrays import Array, Bool, Float32, Float64, Int64, Message
 from loadmaster.clock import now
 from loadmaster.learn.checkpoints import check_same, read_state, state_path, write_state
 from loadmaster.learn.evolution_strategies import Progress, Task, begin, evolve, share_out
@@ -26,18 +29,34 @@ from loadmaster.learn.policies import save_policy
 from loadmaster.learn.session import Report, Unfinished, check_settings, ignore, make_settings, policy_header
 from loadmaster.malloc_game.muzero.board import Board, board_settings
 from loadmaster.malloc_game.muzero.cases import FOLDS, MACHINES, PROGRAMS, SHARES, left_out, make_case
-from loadmaster.malloc_game.muzero.scores import LinearScore, load_policy, make_features
+from loadmaster.malloc_game.muzero.scores import (
+    LinearScore,
+    Policy,
+    choose_openings,
+    fit_portfolio,
+    fit_screen,
+    load_policy,
+    make_features,
+    make_policy,
+    moves_width,
+    pack_policy,
+)
+from loadmaster.malloc_game.muzero.search import Moves, Player, Settings
+from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.egrl.cases import Own
 from loadmaster.mapping.egrl.evolution_strategies import pack_own, unpack_own
+from loadmaster.search.solver import Budget, Meter
 
 SETTINGS = 40
 """To choose openings from."""
 FEATURE_CASES = 100
 """Cells whose features say how they are normalised."""
-MOST_GAIN = 0.15
-"""A larger one counts as this: no cell outweighs the others."""
-TOP_SETTINGS, SAMPLES, SURVIVORS, FOUND = 4, 32, 5, 2
-SIGMAS = (0.03, 0.06, 0.12)
+TOP_SETTINGS, ROUNDS, SAMPLES, SURVIVORS, FOUND = 4, 3, 32, 6, 2
+SIGMAS = (0.03, 0.06, 0.12, 0.2)
+GAME_SEED = 2
+"""Of cells that games are played on."""
+FASTER = 1e-6
+"""By so much a plan must be, to count."""
 Calls = Callable[[Sequence[Message]], list[Message]]
 Workers = Callable[[str, Dict[str, Any], Dict[str, Any]], AbstractContextManager[tuple[Calls, int]]]
 """(name of the function, about, arrays) -> calls, and how many workers: `runs.workers.distribute_function`."""
@@ -60,12 +79,16 @@ class Options:
     learning_rate: float = 0.01
     decay: float = 0.002
     validate_every: int = 10
-    openings: int = 16
-    opening_cases: int = 120
-    """Of the training cells, those that openings are found on."""
+    openings: int = 200
+    search_cases: int = 120
+    """Cells that openings are found on."""
+    opening_cases: int = 300
+    """Cells that all openings are tried on."""
+    game_cases: int = 200
+    game_evaluations: int = 200
 
     def __post_init__(self) -> None:
-        counts = ("cases", "validation", "generations", "pairs", "batch", "validate_every", "openings")
+        counts = [each.name for each in fields(self) if each.type == "int"]
         check_settings("training muzero", self, self._rules, counts=counts)
 
     def _rules(self) -> dict[str, bool]:
@@ -103,7 +126,26 @@ class Cell:
 
     def times(self, priorities: Float64) -> Int64:
         """[K] in the first state's setting"""
-        return self.board.assigners[0].totals(self.board.orders(priorities), 1)
+        return self.board.assigner(0).totals(self.board.orders(priorities), 1)
+
+
+class LoggedPlayer(Player):
+    """Remembers every move that was evaluated."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.moves: list[Float32] = []
+        self.faster: list[Bool] = []
+
+    def _chosen(self, moves: Moves) -> Moves:
+        chosen = super()._chosen(moves)
+        self.moves.append(self.describe(chosen))
+        return chosen
+
+    def on_moves(self, moves: Moves, total: Int64) -> None:
+        before = np.array([each.value for each in moves.starts])[moves.start[: len(total)]]
+        self.moves[-1] = self.moves[-1][: len(total)]
+        self.faster.append(np.log(before / total) > FASTER)
 
 
 class Judge:
@@ -133,31 +175,45 @@ class Judge:
     def _ready(self, number: int, parameters: Float64) -> tuple[Cell, Board, Float64]:
         """(cell, its board with every setting, the score's priorities [1, B])"""
         cell = self.cell(0, number)
-        board = Board(cell.board.assigners[0], board_settings(random_changes()[1:]))
+        board = Board(cell.board.assigner(0), board_settings(random_changes()))
         return cell, board, board.own + self.linear.score(cell.features, parameters[None])
 
     def find_openings(self, number: int, parameters: Float64) -> tuple[Float64, Int64]:
-        """(weights [FOUND, F], settings [FOUND]) that are best on one cell, of a small search around the score."""
+        """(weights [FOUND, F], settings [FOUND]) that are best on one cell, of a search around the score (cross
+        entropy)."""
         cell, board, base = self._ready(number, parameters)
         rng = np.random.default_rng([0, number, 1])
-        width = cell.features.shape[1]
-        in_each = board.place(np.repeat(base, SETTINGS, axis=0), np.arange(SETTINGS)).total
-        settings = np.resize(np.argsort(in_each, kind="stable")[:TOP_SETTINGS], SAMPLES)
-        weights = rng.choice(SIGMAS, size=(SAMPLES, 1)) * rng.normal(size=(SAMPLES, width))
-        values = board.place(base + weights @ cell.features.T, settings).total
-        best = np.argsort(values, kind="stable")[:SURVIVORS]
-        spread = weights[best].std(axis=0) + 0.02
-        closer = weights[best].mean(axis=0) + spread * rng.normal(size=(SAMPLES // 2, width))
-        again = np.full(len(closer), settings[best[0]])
-        values = np.concatenate([values, board.place(base + closer @ cell.features.T, again).total])
+        weights, settings = np.zeros((SETTINGS, len(parameters))), 1 + np.arange(SETTINGS)
+        values = board.place(np.repeat(base, SETTINGS, axis=0), settings).total
+        chosen = np.resize(settings[np.argsort(values, kind="stable")[:TOP_SETTINGS]], SAMPLES)
+        drawn = rng.choice(SIGMAS, size=(SAMPLES, 1)) * rng.normal(size=(SAMPLES, len(parameters)))
+        for _ in range(ROUNDS):
+            found = board.place(base + drawn @ cell.features.T, chosen).total
+            weights, settings = np.concatenate([weights, drawn]), np.concatenate([settings, chosen])
+            values = np.concatenate([values, found])
+            best = np.argsort(values, kind="stable")[:SURVIVORS]
+            spread = 0.8 * weights[best].std(axis=0) + 0.02
+            drawn = weights[best].mean(axis=0) + spread * rng.normal(size=drawn.shape)
+            chosen = settings[best][rng.integers(0, len(best), SAMPLES)]
         kept = np.argsort(values, kind="stable")[:FOUND]
-        return np.concatenate([weights, closer])[kept], np.concatenate([settings, again])[kept]
+        return weights[kept], settings[kept]
 
     def try_openings(self, number: int, parameters: Float64, weights: Float64, settings: Int64) -> Float64:
         """[K] log(time of the first state / time) of openings on one cell."""
         cell, board, base = self._ready(number, parameters)
         total = board.place(base + weights @ cell.features.T, settings).total
         return np.log(cell.reference / total)
+
+    def play(self, number: int, policy: Policy, evaluations: int) -> tuple[Float32, Bool]:
+        """(moves [K, D], whether each was faster than the plan it changed) of a game."""
+        first = make_case(number, GAME_SEED, self.without, self.own).assigner(0)
+        problem = MallocGame(first.program, first.machine)
+        board = Board(first, board_settings(policy.changes))
+        player = LoggedPlayer(Meter(problem, Budget(evaluations)), number, Settings(), policy, board)
+        player.run(True)
+        if not player.moves:
+            return np.empty((0, moves_width(self.linear.features)), np.float32), np.empty(0, np.bool_)
+        return np.concatenate(player.moves), np.concatenate(player.faster)
 
     def answer(self, request: Message) -> Message:
         """As a worker is asked: `numbers` [C] of cells, `parameters`, and what to `do` with them."""
@@ -174,6 +230,16 @@ class Judge:
             openings = given["parameters"], given["weights"], given["settings"]
             rows = [self.try_openings(number, *openings) for number in numbers]
             return Message({}, {"gains": np.stack(rows) if rows else np.empty(0)})
+        if do == "play":
+            policy = make_policy(given, {"changes": random_changes()})
+            games = [self.play(number, policy, request.about["evaluations"]) for number in numbers]
+            counts = [len(faster) for _, faster in games]
+            logged = {
+                "game": np.repeat(given["numbers"], counts),
+                "moves": np.concatenate([moves for moves, _ in games]).astype(np.float16),
+                "faster": np.concatenate([faster for _, faster in games]),
+            }
+            return Message({}, logged)
         tasks = zip(given["seeds"].tolist(), numbers, strict=True)
         return Message({}, {"logs": self(given["parameters"], [(seed, [each]) for seed, each in tasks])})
 
@@ -197,16 +263,19 @@ def measure_features(without: Sequence[str], cases: int, context: bool) -> tuple
     return features.mean(axis=0), features.std(axis=0) + np.float32(1e-3)
 
 
-def choose_openings(gains: Float64, count: int) -> tuple[list[int], list[float]]:
-    """Columns of gains [cells, K], each adding most to the best of those before; and the mean gain after each."""
-    cut = np.minimum(gains, MOST_GAIN)
-    best, chosen, means = np.zeros(len(gains)), [], []
-    for _ in range(min(count, gains.shape[1])):
-        column = int(np.maximum(best[:, None], cut).mean(axis=0).argmax())
-        chosen.append(column)
-        best = np.maximum(best, cut[:, column])
-        means.append(float(best.mean()))
-    return chosen, means
+def _ask(
+    calls: Calls, size: int, last: int, about: dict[str, Any], given: Dict[str, Array], first: int = 0
+) -> dict[str, Array]:
+    """Rows of cells `first` to `last` in order, whoever made them: each worker has the cells that it judged."""
+    numbers = np.arange(first, last)
+    parts = [numbers[numbers % size == worker] for worker in range(size)]
+    parts = [part for part in parts if len(part)]
+    replies = [
+        reply.arrays for reply in calls([Message(about, {"numbers": part, **given}) for part in parts])
+    ]
+    cell = [reply.get("game", part) for reply, part in zip(replies, parts, strict=True)]
+    order = np.argsort(np.concatenate(cell), kind="stable")
+    return {name: np.concatenate([reply[name] for reply in replies])[order] for name in replies[0]}
 
 
 def train(
@@ -226,7 +295,7 @@ def train(
 
     Args:
       out: where the policy is written; beside it, in `OUT.state.npz`, what a training goes on from.
-      seconds, generations: of the evolution strategies; openings take about half a second a cell more.
+      seconds, generations: of the evolution strategies; openings and games take about a second a cell more.
       seed: the same seed and generations give the same policy, whoever computes it.
       options: fields of `Options`.
       own: programs and their machines that every second cell is made from; the others are random.
@@ -237,7 +306,8 @@ def train(
 
     Returns:
       Generations, how much less time its plans take at once than those of `msa-refined` on validation cells
-      (in the mean of logarithms), and what its openings gain on training cells.
+      (in the mean of logarithms), what its openings gain on training cells, and the share of moves that made plans
+      faster: in games without a screen, and in those with one.
     """
     given = dict(options or {}) | ({} if generations is None else {"generations": generations})
     if seconds is not None and generations is None:
@@ -270,22 +340,17 @@ class _Training:
                 raise Unfinished(
                     "training ended before it changed anything", object=str(out), remedy="let it run longer"
                 )
-            heads, changes, covered = self._find_openings(calls, size, progress.best)
+            policy, covered = self._find_openings(calls, size, linear, progress.best)
+            policy, shares = self._learn_moves(calls, size, policy)
         row = {
             "generations": progress.generation,
             "validation": progress.best_value,
             "curve": progress.curve,
             "openings": covered,
+            "faster_moves": shares,
             "took_seconds": now() - started,
         }
-        arrays: dict[str, Array] = {
-            "mean": linear.mean,
-            "deviation": linear.deviation,
-            "parameters": progress.best,
-            "heads": heads,
-        }
-        small = {name: each.astype(np.float32) for name, each in arrays.items()}
-        save_policy(out, small, self._header(row, changes))
+        save_policy(out, pack_policy(policy), self._header(row, list(policy.changes)))
         return row
 
     def _begin(self, resume: Path | None) -> tuple[LinearScore, Progress]:
@@ -320,35 +385,43 @@ class _Training:
             yield found
 
     def _find_openings(
-        self, calls: Calls, size: int, parameters: Float64
-    ) -> tuple[Float64, list[dict[str, Any]], list[float]]:
-        """(weights [M, F], their settings, mean gain of the first 1, 2, … of them on training cells)"""
-        numbers = np.arange(min(self.options.opening_cases, self.options.cases))
-        # Each worker has the cells that it judged.
-        parts = [numbers[numbers % size == worker] for worker in range(size)]
-        parts = [part for part in parts if len(part)]
-
-        def ask(do: str, **arrays: Array) -> list[Message]:
-            requests = [
-                Message({"do": do}, {"numbers": part, "parameters": parameters, **arrays}) for part in parts
-            ]
-            return calls(requests)
-
-        self.report(f"openings: a search on each of {len(numbers):,} cells")
-        found = ask("find")
-        width = found[0].arrays["weights"].shape[-1]
-        order = np.argsort(np.concatenate(parts), kind="stable")  # whoever found them
-        weights = np.concatenate([each.arrays["weights"] for each in found])[order].reshape(-1, width)
-        settings = np.concatenate([each.arrays["settings"] for each in found])[order].reshape(-1)
+        self, calls: Calls, size: int, linear: LinearScore, parameters: Float64
+    ) -> tuple[Policy, list[float]]:
+        """(the policy, without a screen; mean gain of its first 1, 2, … openings on training cells)"""
+        options = self.options
+        self.report(f"openings: a search on each of {options.search_cases:,} cells")
+        given = {"parameters": parameters}
+        found = _ask(calls, size, options.search_cases, {"do": "find"}, given)
+        weights = found["weights"].reshape(-1, len(parameters))
+        settings = found["settings"].reshape(-1)
         # The score's own plan, and that of the first state, in every setting.
-        plain = np.concatenate([np.zeros((SETTINGS, width)), np.tile(-parameters[:width], (SETTINGS, 1))])
+        plain = np.concatenate(
+            [np.zeros((SETTINGS, len(parameters))), np.tile(-parameters, (SETTINGS, 1))], axis=0
+        )
         weights = np.concatenate([plain, weights])
-        settings = np.concatenate([np.tile(np.arange(SETTINGS), 2), settings])
-        self.report(f"openings: {len(settings):,} of them on every cell")
-        tried = ask("try", weights=weights, settings=settings)
-        gains = np.concatenate([each.arrays["gains"] for each in tried])[order]
-        chosen, covered = choose_openings(gains, self.options.openings)
-        return weights[chosen], [random_changes()[at] for at in settings[chosen].tolist()], covered
+        settings = np.concatenate([np.tile(1 + np.arange(SETTINGS), 2), settings])
+        self.report(f"openings: {len(settings):,} of them on each of {options.opening_cases:,} cells")
+        given |= {"weights": weights, "settings": settings}
+        gains = _ask(calls, size, options.opening_cases, {"do": "try"}, given)["gains"]
+        chosen, covered = choose_openings(gains, options.openings)
+        known = fit_portfolio(gains[:, chosen])
+        policy = Policy(linear, parameters, weights[chosen], settings[chosen], random_changes(), known)
+        return policy, covered
+
+    def _learn_moves(self, calls: Calls, size: int, policy: Policy) -> tuple[Policy, list[float]]:
+        """(the policy with a screen; share of moves that made a plan faster, in games without and with one)"""
+        options, shares = self.options, []
+        moves, faster = [], []
+        for half in range(2):
+            first, last = half * options.game_cases // 2, (half + 1) * options.game_cases // 2
+            self.report(f"moves: games {first:,} to {last:,}")
+            about = {"do": "play", "evaluations": options.game_evaluations}
+            played = _ask(calls, size, last, about, pack_policy(policy), first=first)
+            moves.append(played["moves"].astype(np.float32))
+            faster.append(played["faster"].astype(np.float64))
+            shares.append(float(faster[-1].mean()) if len(faster[-1]) else 0.0)
+            policy = replace(policy, screen=fit_screen(np.concatenate(moves), np.concatenate(faster)))
+        return policy, shares
 
     def _write_state(self, out: Path, linear: LinearScore, progress: Progress) -> None:
         state = {**progress.arrays(), "feature_mean": linear.mean, "feature_deviation": linear.deviation}

@@ -240,10 +240,10 @@ def test_a_warm_start_begins_with_known_games() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"policy": "muzero", "reanalyse": False, "prioritised": False, "rank_returns": True, "td_steps": 3},
+        {"policy": "muzero", "reanalyse": False, "prioritised": False},
         {"model": "true", "simulations": 2, "eval_every": 99, "window": 2},
         {"simulations": 0, "best": 0.0, "reanalysed": 0.0, "window": 0},
-        {"imitated": 1.0, "prioritised": False, "td_steps": 2},
+        {"imitated": 1.0, "prioritised": False},
     ],
 )
 def test_switches(changes: dict[str, Any]) -> None:

@@ -21,7 +21,6 @@ from loadmaster.malloc_game.muzero.paper.replay import (
     Replay,
     choices,
     played_out,
-    ranked,
     returns,
     unit_ps,
 )
@@ -206,20 +205,16 @@ def test_rows_are_dealt_evenly() -> None:
     assert split_evenly(7, 2) == [4, 3] and split_evenly(2, 3) == [1, 1, 1] and split_evenly(64, 1) == [64]
 
 
-@pytest.mark.parametrize("steps", [0, 1, 3, 13, 14, 50])
 @pytest.mark.parametrize("discount", [1.0, 0.9])
-def test_value_targets(steps: int, discount: float) -> None:
+def test_value_targets(discount: float) -> None:
     record, _ = random_games(made_up(), 5)
     games, moves = record.rewards.shape
     wanted = np.zeros((games, moves))
     for game in range(games):
         for move in range(moves):
-            end = moves if steps == 0 else min(moves, move + steps)
-            later = record.rewards[game, move:end].tolist()
+            later = record.rewards[game, move:].tolist()
             wanted[game, move] = sum(discount**k * reward for k, reward in enumerate(later))
-            if end < moves:
-                wanted[game, move] += discount ** (end - move) * float(record.value[game, end])
-    assert np.allclose(returns(record, discount, steps), wanted, rtol=1e-5, atol=1e-5)
+    assert np.allclose(returns(record, discount), wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_rewards_are_in_units_of_an_optimal_games_mean() -> None:
@@ -228,17 +223,6 @@ def test_rewards_are_in_units_of_an_optimal_games_mean() -> None:
     saved = problem.all_slow_ps - int(problem.play(record.actions).total[0])
     share = float(record.rewards.sum()) / problem.moves
     assert np.isclose(share, saved / problem.scale_ps) and 0 < share <= 1
-
-
-def test_ranks_are_a_games_only_reward() -> None:
-    record, _ = random_games(made_up(), 6)
-    total = record.rewards.sum(1, dtype=np.float64)
-    found = ranked(record, total).rewards
-    moves = found.shape[1]
-    assert (found[:, :-1] == 0).all() and found.max() == 0.5 * moves and found[:, -1].min() > 0
-    assert np.array_equal(
-        np.argsort(found[:, -1], kind="stable"), np.argsort(np.round(total, 6), kind="stable")
-    )
 
 
 def test_the_best_distinct_games_are_kept() -> None:
@@ -312,7 +296,7 @@ def test_positions_are_drawn_by_priority_and_weigh_accordingly(prioritised: bool
         assert (picked.weight == 1).all()
 
 
-@pytest.mark.parametrize("changes", [{}, {"reanalyse": False}, {"td_steps": 2}])
+@pytest.mark.parametrize("changes", [{}, {"reanalyse": False}])
 def test_lessons_hold_what_followed_each_position(changes: dict[str, Any]) -> None:
     replay = filled_replay(**changes)
     settings, steps = replay.settings, replay.settings.unroll
@@ -326,9 +310,7 @@ def test_lessons_hold_what_followed_each_position(changes: dict[str, Any]) -> No
         at = Picked(*(each[update, row] for each in picked))
         program = replay.programs[at.program]
         record = (program.best if at.best else program.games).take(at.game)
-        target = returns(
-            program.best if at.best else program.games, settings.discount, 0 if at.best else settings.td_steps
-        )[at.game]
+        target = returns(program.best if at.best else program.games, settings.discount)[at.game]
         seen = program.problem.observe_at(record.actions[None], at.move[None], steps + 1)
         for name, array in batch.seen.items():
             assert np.array_equal(array[update, row], seen[name][0, 0]), name
@@ -356,9 +338,9 @@ def test_lessons_hold_what_followed_each_position(changes: dict[str, Any]) -> No
 
 def test_a_shelf_goes_through_a_checkpoint() -> None:
     for games in (4, 25):  # before and after the ring came round
-        first = filled_replay(rank_returns=True).programs[0]
+        first = filled_replay().programs[0]
         first.add(*random_games(first.problem, games, 7))
-        second = filled_replay(rank_returns=True).programs[0]
+        second = filled_replay().programs[0]
         second.restore(first.arrays())
         light = ProgramReplay(first.problem, first.capacity, first.settings)
         light.restore(first.arrays(full=False))
@@ -366,8 +348,8 @@ def test_a_shelf_goes_through_a_checkpoint() -> None:
         for program in (first, second):
             program.add(*random_games(first.problem, 5, 8))
         for a, b in zip(
-            (*first.games, *first.best, first.target, first.best_times, first.recent),
-            (*second.games, *second.best, second.target, second.best_times, second.recent),
+            (*first.games, *first.best, first.target, first.best_times),
+            (*second.games, *second.best, second.target, second.best_times),
             strict=True,
         ):
             assert np.array_equal(a, b)

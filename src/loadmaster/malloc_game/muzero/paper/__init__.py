@@ -135,8 +135,6 @@ class Settings:
     """Gradient steps that come first, on positions of the games of a warm start and of games like them
     where every move was tried in the game itself. Not from scratch."""
     pretrain_positions: int = 40_000
-    rank_returns: bool = False
-    """A game earns its rank among the last 512 of its program instead of the time it saves."""
 
     updates: int | None = None
     """Gradient steps after each batch of games; 0: nothing is learned."""
@@ -160,8 +158,6 @@ class Settings:
     discount: float = 0.99
     """Of what comes a move later. Rewards are in units of an optimal game's mean: of all that a long
     game earns, what one move changes is lost in the noise; of the next hundred moves it is not."""
-    td_steps: int = 0
-    """Moves after which a value target trusts the search; 0: to the end of the game."""
     value_weight: float = 0.5
     reward_weight: float = 1.0
     legality_weight: float = 0.5

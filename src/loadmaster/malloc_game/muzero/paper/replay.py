@@ -22,8 +22,6 @@ Array = npt.NDArray[Any]
 Rng = np.random.Generator
 FLOOR = 0.1
 """Of the mean priority, added to each: bounds how much the rarest position weighs."""
-RANKED = 512
-"""Games among which a return is ranked."""
 
 
 class Record(NamedTuple):
@@ -83,24 +81,12 @@ def played_out(problem: MallocGame, preferences: Array) -> Record:
     return record._replace(value=returns(record))
 
 
-def returns(record: Record, discount: float = 1.0, td_steps: int = 0) -> Array:
-    """[B, N] value targets: all that was earned from each move on, what comes later for less; with
-    `td_steps` = n > 0, of the next n moves, and what the search expected after them."""
+def returns(record: Record, discount: float = 1.0) -> Array:
+    """[B, N] value targets: all that was earned from each move on, what comes later for less."""
     to_end = record.rewards.astype(np.float64)
     for move in range(to_end.shape[1] - 2, -1, -1):
         to_end[:, move] += discount * to_end[:, move + 1]
-    if 0 < td_steps < to_end.shape[1]:
-        later = record.value[:, td_steps:] - to_end[:, td_steps:]
-        to_end[:, :-td_steps] += discount**td_steps * later
     return to_end.astype(np.float32)
-
-
-def ranked(record: Record, recent: Array) -> Record:
-    """With half the rank of its return among `recent` ones as a game's only reward."""
-    total = record.rewards.sum(axis=1, dtype=np.float64)
-    rewards = np.zeros_like(record.rewards)
-    rewards[:, -1] = 0.5 * rewards.shape[1] * (recent[None] <= total[:, None] + 1e-9).mean(axis=1)
-    return record._replace(rewards=rewards)
 
 
 def choices(record: Record) -> Array:
@@ -123,8 +109,6 @@ class ProgramReplay(Ring):
         self.choice = np.zeros((capacity, problem.moves), np.bool_)
         self.best = empty_record(0, problem.moves)
         self.best_times = np.zeros(0, np.int64)
-        self.recent = np.zeros(0)
-        """The last returns."""
 
     @property
     def best_target(self) -> Array:
@@ -133,14 +117,10 @@ class ProgramReplay(Ring):
 
     def add(self, record: Record, times: Array, first: int = 0, last: int | None = None) -> None:
         """Finished games, of which moves [first, last) were searched, and their judged times [B]."""
-        total = record.rewards.sum(axis=1, dtype=np.float64)
-        self.recent = np.concatenate([self.recent, total])[-RANKED:]
-        if self.settings.rank_returns:
-            record = ranked(record, self.recent)
         self.store(
             len(times),
             *zip(self.games, record, strict=True),
-            (self.target, returns(record, self.settings.discount, self.settings.td_steps)),
+            (self.target, returns(record, self.settings.discount)),
             (self.searched, (first, self.problem.moves if last is None else last)),
             (self.choice, choices(record)),
         )
@@ -170,7 +150,6 @@ class ProgramReplay(Ring):
         kept = self.games.take(slice(0, self.filled if full else 0))
         return {
             "stored": np.array(self.stored if full else 0),
-            "recent": self.recent,
             "times": self.best_times,
             "searched": self.searched[: len(kept.value)],
             **{f"best.{name}": array for name, array in self.best._asdict().items()},
@@ -178,14 +157,14 @@ class ProgramReplay(Ring):
         }
 
     def restore(self, state: State) -> None:
-        self.stored, self.recent = int(state["stored"]), np.array(state["recent"])
+        self.stored = int(state["stored"])
         self.best_times = np.array(state["times"])
         self.best = Record(*(np.array(state[f"best.{name}"]) for name in Record._fields))
         kept = Record(*(np.array(state[f"ring.{name}"]) for name in Record._fields))
         for room, array in zip(self.games, kept, strict=True):
             room[: len(array)] = array
         self.searched[: len(kept.value)], self.choice[: len(kept.value)] = (state["searched"], choices(kept))
-        self.target[: self.filled] = returns(kept, self.settings.discount, self.settings.td_steps)
+        self.target[: self.filled] = returns(kept, self.settings.discount)
 
 
 class Picked(NamedTuple):
