@@ -167,6 +167,7 @@ def import_jax(
     strict: bool = False,
     trips: Mapping[str, int] | None = None,
     unroll_limit: int = 20_000,
+    sum_early: bool = False,
 ) -> Program:
     """Trace `function` over `args` (pytrees of `jax.ShapeDtypeStruct` or arrays).
 
@@ -175,7 +176,8 @@ def import_jax(
     of an argument to that of the result that takes its place, leaf by leaf. With
     `group_scope="update"`, the ops in scope `update/NAME` and the arguments whose new
     values they make are one hard group. `trips` gives the counts of loops of unknown
-    length by name. Loops of up to `unroll_limit` ops in all are unrolled.
+    length by name. Loops of up to `unroll_limit` ops in all are unrolled. With `sum_early`,
+    gradients of jitted functions are summed in the order of a step that has none (`Walk.sum_early`).
     """
     jax = require("jax", "agents")
     leaves = _leaves(jax, function, args, weights, state)
@@ -183,7 +185,7 @@ def import_jax(
         jitted = function if hasattr(function, "trace") else jax.jit(function)
         traced = jitted.trace(*args)
         walk = Walk(trips=trips or {}, unroll_limit=unroll_limit)
-        return _program(jax, traced, walk, name, leaves, updates or {}, group_scope, strict)
+        return _program(jax, traced, walk, name, leaves, updates or {}, group_scope, strict, sum_early)
 
 
 @contextmanager
@@ -207,8 +209,11 @@ def _program(
     updates: Mapping[int, int],
     group_scope: str | None,
     strict: bool,
+    sum_early: bool,
 ) -> Program:
     arguments, results = walk.program(traced.jaxpr)
+    if sum_early:
+        walk.sum_early()
     flat = [leaf for group in leaves for leaf in group]
     if len(arguments) != len(flat):
         raise BadProgram(
