@@ -69,7 +69,7 @@ def lstm_cell(weights: Weights, name: str, x: Array, output: Array, state: Array
     return stepped
 
 
-@jax.jit
+@jax.jit  # type: ignore[untyped-decorator]
 def _lstm_step(
     x: Array, output: Array, state: Array, recurrent: Array, kernel: Array, bias: Array
 ) -> tuple[Array, Array]:

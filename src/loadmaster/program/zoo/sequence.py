@@ -79,7 +79,7 @@ def _word_loss(weights: Weights, x: Array, labels: Array, vocabulary: int) -> Ar
     return _dense_loss(x, labels, kernel, weights("softmax.b", (vocabulary,)))
 
 
-@jax.jit
+@jax.jit  # type: ignore[untyped-decorator]
 def _dense_loss(x: Array, labels: Array, kernel: Array, bias: Array) -> Array:
     return cross_entropy(dense(x, kernel, bias), labels)
 
@@ -166,7 +166,7 @@ def _attend(weights: Weights, query: Array, keys: Array, values: Array) -> Array
     return _weighted_mean(meeting, values, weights("attention.direction", (query.shape[1],)))
 
 
-@jax.jit
+@jax.jit  # type: ignore[untyped-decorator]
 def _weighted_mean(meeting: Array, values: Array, direction: Array) -> Array:
     share = softmax(lax.dot_general(lax.tanh(meeting), direction, (((2,), (0,)), ((), ()))))
     return lax.dot_general(share, values, (((1,), (1,)), ((0,), (0,))))
@@ -391,7 +391,7 @@ def _neighbours(weights: Weights, name: str, x: Array, reach: int = 4) -> Array:
     return lax.add(y, last(weights(f"{name}.b", (size,)), y))
 
 
-@jax.jit
+@jax.jit  # type: ignore[untyped-decorator]
 def _chunk(
     x: Array, b: Array, c: Array, step: Array, decay: Array, carried: Array, mask: Array
 ) -> tuple[Array, Array]:

@@ -78,8 +78,13 @@ def train_step(model: Model) -> tuple[Callable[..., Any], tuple[Any, ...], dict[
 
     params = declared_weights(model)
     moments = {name: jax.ShapeDtypeStruct(p.shape, "float32") for name, p in params.items()}
-    options = {"weights": [0], "state": [1, 2], "updates": {0: 1, 1: 2, 2: 3}, "group_scope": "update"}
-    options["sum_early"] = True
+    options = {
+        "weights": [0],
+        "state": [1, 2],
+        "updates": {0: 1, 1: 2, 2: 3},
+        "group_scope": "update",
+        "sum_early": True,
+    }
     return step, (params, moments, moments, model.batch), options
 
 
