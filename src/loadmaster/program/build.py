@@ -70,6 +70,8 @@ def _cycle(inputs: Sequence[Sequence[int]], waiting: Sequence[int]) -> list[int]
     return path[seen[op] :][::-1]
 
 
+_AS_JSON = json.JSONEncoder(sort_keys=True, allow_nan=False)
+
 Access = int | tuple[int, int]
 """A tensor, or (tensor, bytes really accessed)."""
 
@@ -170,7 +172,7 @@ class Builder:
             dtype = "f32" if first is None else self._tensors.dtype[first]
         flops = [_whole(n, f"op '{name}'", "flops") for n in (matrix, vector, transcendental)]
         try:
-            text = json.dumps(attributes, sort_keys=True, allow_nan=False) if attributes else ""
+            text = _AS_JSON.encode(attributes) if attributes else ""
         except (TypeError, ValueError) as error:
             raise BadProgram(
                 f"op '{name}' has an attribute that JSON can't hold: {error}",

@@ -9,17 +9,15 @@ iteration of an unrolled scan adds `t0`, `t1`, … .
 
 from __future__ import annotations
 
-import gc
 import inspect
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadmaster.errors import BadProgram, nearest, require
 from loadmaster.program.build import Builder
-from loadmaster.program.importers import load_function, note_estimates
+from loadmaster.program.importers import load_function, no_collection, note_estimates
 from loadmaster.program.importers.jax.costs import TYPED_BY_OPERAND
 from loadmaster.program.importers.jax.places import Places
 from loadmaster.program.importers.jax.walk import LITERAL, Node, Walk
@@ -181,23 +179,11 @@ def import_jax(
     """
     jax = require("jax", "agents")
     leaves = _leaves(jax, function, args, weights, state)
-    with _no_collection():
+    with no_collection():
         jitted = function if hasattr(function, "trace") else jax.jit(function)
         traced = jitted.trace(*args)
         walk = Walk(trips=trips or {}, unroll_limit=unroll_limit)
         return _program(jax, traced, walk, name, leaves, updates or {}, group_scope, strict, sum_early)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Hundreds of thousands of new objects that are all kept: searching them for garbage doubles the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _program(
