@@ -75,6 +75,49 @@ def searched(workers: str, islands: int, maps: int) -> dict[str, Any]:
     }
 
 
+PAGE = """# Workers
+
+Made by `python benchmarks/workers_speed.py --page` of what its runs wrote. One round each, on a 2-core virtual machine that did a
+dozen other jobs: more than two workers can only gain where they wait. All runs of a table found the same.
+"""
+TABLES = {
+    "workers-ray": "Measurements by a command that waits 100 ms; starting workers is not counted "
+    "(`--maps 160 --workers ray:1 ray:2 ray:4 ray:8`)",
+    "islands": "Eight islands of 8,000 evaluations by annealing, bert on nnp-i, a core each while they run; starting workers is "
+    "counted (`--islands 8 --maps 8000`; `none`: one after the other, without workers)",
+    "islands-ray": "The same with 24,000 evaluations (`--islands 8 --maps 24000`), some nine CPU seconds in all: a "
+    "cluster took as long to start, on cores that were busy, so that no gain is to be seen",
+}
+"""Recorded file -> what it shows."""
+
+
+def write_page() -> None:
+    """benchmarks/results/workers.md, of the files that are there."""
+    folder = Path(__file__).parent / "results"
+    lines = [PAGE]
+    for name, about in TABLES.items():
+        path = folder / f"{name}.json"
+        if not path.exists():
+            continue
+        found = json.loads(path.read_text(encoding="utf-8"))
+        load = f", load {found['load']:.1f}" if found.get("load") is not None else ""
+        lines += [
+            f"{about}{load}:",
+            "",
+            "| workers | seconds | a second | over one |",
+            "| --- | --: | --: | --: |",
+        ]
+        one: dict[str, float] = {}
+        for row in found["rows"]:
+            kind = row["workers"].partition(":")[0]
+            over = row["per_second"] / one.setdefault(kind, row["per_second"])
+            lines.append(
+                f"| `{row['workers']}` | {row['seconds']:.1f} | {row['per_second']:.2f} | {over:.2f} × |"
+            )
+        lines.append("")
+    (folder / "workers.md").write_text("\n".join(lines), encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--maps", type=int, default=200)
@@ -82,7 +125,13 @@ def main() -> None:
     parser.add_argument("--workers", nargs="+", default=["local:1", "local:2", "ray:1", "ray:2"])
     parser.add_argument("--islands", type=int, help="searches, shared out whole")
     parser.add_argument("--out", type=Path)
+    parser.add_argument(
+        "--page", action="store_true", help="the page of the recorded files, and nothing else"
+    )
     args = parser.parse_args()
+    if args.page:
+        write_page()
+        return
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "wait.sh"
         script.write_text(WAIT, encoding="utf-8")

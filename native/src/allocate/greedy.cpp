@@ -328,6 +328,20 @@ void Packer::fetch(const std::vector<i32>& order, i64 at, i64 step) const {
     __builtin_prefetch(axis_.blocks.data() + axis_.block_start[order[i]]);
 }
 
+// The same for the lowest nodes of its life, which are the most.
+void Packer::fetch_nodes(const std::vector<i32>& order, i64 at) const {
+  constexpr i64 kSoon = 6;
+  constexpr i32 kLevels = 4;
+  if (at + kSoon >= static_cast<i64>(order.size())) return;
+  const i32 b = order[at + kSoon];
+  if (!axis_.blocks_of(b)) return;
+  i32 node = axis_.first(b) + leaves_;
+  for (i32 level = 0; level < kLevels && node > 0; ++level, node /= 2) {
+    __builtin_prefetch(&some_[node]);
+    if (node < leaves_) __builtin_prefetch(&full_[node]);
+  }
+}
+
 Packer::Result Packer::place(const std::vector<i32>& order, const Rules& rules, const Stop& stop,
                              std::vector<i64>& offset) {
   constexpr i32 kLookEvery = 256;  // buffers placed between two looks at the clock
@@ -363,6 +377,7 @@ Packer::Result Packer::place(const std::vector<i32>& order, const Rules& rules, 
   }
   for (i64 i = 0; i < count; ++i) {
     fetch(order, i, 1);
+    fetch_nodes(order, i);
     const i32 b = order[i];
     if (i % kLookEvery == 0) {
       if (rules.deadline ? halted(stop) : stop.asked.load(std::memory_order_relaxed)) return Result::kStopped;
