@@ -38,8 +38,18 @@ PLANS = {
 }
 """Problem -> the machine that a layered graph is planned for."""
 PLAN_SECONDS = 60.0
-ZOO = {"gnmt-8": 80_484}
-"""Workload -> its ops."""
+ZOO = {
+    "unet": 20_121,
+    "moe": 21_289,
+    "amoebanet": 23_970,
+    "mamba": 27_334,
+    "gnmt-2": 27_684,
+    "gnmt-4": 45_284,
+    "gnmt-8": 80_484,
+}
+"""Workload -> its ops: those above 20,000."""
+IMPORTS = ("onnx", "tflite", "hlo")
+"""Formats of files that are read."""
 Measure = Callable[[], dict[str, Any]]
 
 
@@ -167,14 +177,90 @@ def graph_stages(ops: int) -> Iterator[tuple[str, Measure]]:
     yield "report", lambda: {"value": write_plan_report(program, machine, [("plan", Plan())], page).bytes}
 
 
-def saved_layers(ops: int) -> Path:
+def write_onnx(ops: int, path: Path) -> None:
+    """A layered graph with one weight for all its products."""
+    from onnx import TensorProto, helper
+
+    nodes = [helper.make_node(kind, reads, [out], name=out) for kind, reads, out in layer_ops(ops)]
+    whole = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (64, 64)) for name in ("x", "w")]
+    last = helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, (64, 64))
+    graph = helper.make_graph(nodes, "layers", whole, [last])
+    path.write_bytes(helper.make_model(graph).SerializeToString())
+
+
+def write_tflite(ops: int, path: Path) -> None:
+    """The same in int8."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from generate_tflite import GraphMaker, tflite
+
+    graph = GraphMaker()
+    number = {"x": graph.tensor("x", [64, 64]), "w": graph.tensor("w", [64, 64], data=bytes(64 * 64))}
+    graph.inputs = [number["x"]]
+    for kind, reads, out in layer_ops(ops):
+        number[out] = graph.tensor(out, [64, 64])
+        name = "FULLY_CONNECTED" if kind == "MatMul" else "ADD"
+        graph.op(name, [number[read] for read in reads], [number[out]], {})
+    graph.outputs = [number[out]]
+    path.write_bytes(tflite(graph))
+
+
+def write_hlo(ops: int, path: Path) -> None:
+    """The same as a compiler's text."""
+    made = list(layer_ops(ops))
+    with path.open("w", encoding="utf-8") as file:
+        file.write(
+            "HloModule layers, is_scheduled=true\n\nENTRY %main (x: f32[64,64], w: f32[64,64]) -> f32[64,64] {\n"
+        )
+        for number, name in enumerate("xw"):
+            file.write(f"  %{name} = f32[64,64]{{1,0}} parameter({number})\n")
+        for kind, reads, out in made:
+            root = "ROOT " if out == made[-1][2] else ""
+            operands = ", ".join(f"%{read}" for read in reads)
+            call = f"dot({operands}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"
+            call = call if kind == "MatMul" else f"add({operands})"
+            file.write(f"  {root}%{out} = f32[64,64]{{1,0}} {call}\n")
+        file.write("}\n")
+
+
+def layer_ops(ops: int) -> Iterator[tuple[str, list[str], str]]:
+    """(kind, what it reads, what it makes) of 11 ops a layer, four of them products."""
+    x = "x"
+    for layer in range(ops // 11):
+        value = x
+        for k in range(11):
+            out = f"y{layer}.{k}"
+            yield ("MatMul", [value, "w"], out) if k % 3 == 0 else ("Add", [value, x], out)
+            value = out
+        x = value
+
+
+def saved_layers(ops: int, ending: str = "npz") -> Path:
     """A layered graph's file, made once by another process: what making it takes is not counted here."""
-    path = Path(tempfile.gettempdir()) / f"loadmaster-growth-{ops}.npz"
+    path = Path(tempfile.gettempdir()) / f"loadmaster-growth-{ops}.{ending}"
     if not path.exists():
         subprocess.run(
             [sys.executable, str(Path(__file__).resolve()), "--make", str(ops), str(path)], check=True
         )
     return path
+
+
+def make_file(ops: int, path: Path) -> None:
+    """A layered graph in the format of the file's ending."""
+    from loadmaster.program.storage import save
+
+    writers = {".onnx": write_onnx, ".tflite": write_tflite, ".hlo": write_hlo}
+    if path.suffix in writers:
+        writers[path.suffix](ops, path)
+    else:
+        save(make_layers(ops), path)
+
+
+def read_format(format: str, ops: int) -> Measure:
+    """`import_model` of a file."""
+    from loadmaster.program.importers import import_model
+
+    path = saved_layers(ops, format)
+    return lambda: {"status": f"{import_model(str(path)).n_ops} ops of {path.stat().st_size:,} bytes"}
 
 
 def first_plan(problem: str, ops: int) -> Measure:
@@ -213,6 +299,7 @@ def rows() -> list[tuple[str, str, int]]:
     wanted += [("check-buffers", family, size) for family in FAMILIES for size in (62_000, 1_000_000)]
     wanted += [("plan", problem, size) for problem in PLANS for size in (110_000, 1_000_000)]
     wanted += [("zoo", name, size) for name, size in ZOO.items()]
+    wanted += [("import", format, size) for format in IMPORTS for size in (110_000, 1_000_000)]
     return wanted + [("graph", "layers", size) for size in (110_000, 440_000, 1_000_000)]
 
 
@@ -227,6 +314,7 @@ def measure(what: str, family: str, size: int) -> list[dict[str, Any]]:
         "check-buffers": check_buffers,
         "plan": first_plan,
         "zoo": load_zoo,
+        "import": read_format,
     }
     found = []
     for name, run in graph_stages(size) if what == "graph" else [(what, makers[what](family, size))]:
@@ -302,7 +390,7 @@ def write_page(found: list[dict[str, Any]]) -> None:
         "cores that were shared with a dozen other jobs (which cost caches, and nothing is averaged).",
         "`first-fit`: one pass in order of size; `allocate`: the whole command; `ratio`: to half the size, scaled",
         "to a doubling. `plan`: `lm.plan` of a saved layered graph with a limit of 60 CPU seconds, all of it; `zoo`: a workload",
-        "loaded for the first time.",
+        "loaded for the first time; `import`: a layered graph's file read, such as a compiler or a converter leaves.",
         "",
         "| work | size | before | now | ratio | peak now | result now |",
         "| --- | --: | --: | --: | --: | --: | --- |",
@@ -378,16 +466,16 @@ def main() -> None:
         "--only", default="", help="these rows (WHAT/FAMILY/SIZE, with commas); others are kept"
     )
     parser.add_argument("--one", nargs=3, metavar=("WHAT", "FAMILY", "SIZE"), help="measure one row here")
-    parser.add_argument("--make", nargs=2, metavar=("OPS", "FILE"), help="save a layered graph")
+    parser.add_argument(
+        "--make", nargs=2, metavar=("OPS", "FILE"), help="save a layered graph, as its ending says"
+    )
     parser.add_argument("--draw", action="store_true", help="page and picture again, from the recorded rows")
     given = parser.parse_args()
     if given.one:
         what, family, size = given.one
         print(json.dumps(measure(what, family, int(size))))
     elif given.make:
-        from loadmaster.program.storage import save
-
-        save(make_layers(int(given.make[0])), Path(given.make[1]))
+        make_file(int(given.make[0]), Path(given.make[1]))
     elif given.draw:
         found = json.loads((RESULTS / "growth.json").read_text(encoding="utf-8"))["rows"]
         write_page(found)

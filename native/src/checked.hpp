@@ -16,20 +16,21 @@ inline constexpr i64 kMostAmount = i64{1} << 62;
 // The largest offset: with a size behind it, it is still a number.
 inline constexpr i64 kMostByte = (i64{1} << 61) - 1;
 
-inline void must(bool holds, const std::string& what) {
-  if (!holds) throw std::invalid_argument(what);
+// The parts of the message are joined where it is needed alone: a million entries are checked one by one.
+template <class... Parts>
+void must(bool holds, const Parts&... what) {
+  if (!holds) throw std::invalid_argument((std::string() + ... + what));
 }
 
 template <class T>
 void has_length(const std::vector<T>& column, std::size_t count, const char* name) {
-  must(column.size() == count, std::string("column '") + name + "' has another length");
+  must(column.size() == count, "column '", name, "' has another length");
 }
 
 // least <= every entry <= most
 template <class T>
 void within(const std::vector<T>& column, i64 least, i64 most, const char* name) {
-  for (const T value : column)
-    must(value >= least && value <= most, std::string("column '") + name + "' is out of range");
+  for (const T value : column) must(value >= least && value <= most, "column '", name, "' is out of range");
 }
 
 // A column of that length with entries in a range.
@@ -45,7 +46,7 @@ inline void are_starts(const std::vector<i64>& start, std::size_t rows, std::siz
   has_length(start, rows + 1, name);
   must(start.front() == 0 && start.back() == static_cast<i64>(entries) &&
            std::is_sorted(start.begin(), start.end()),
-       std::string("column '") + name + "' does not cut rows");
+       "column '", name, "' does not cut rows");
 }
 
 // Keys order things: what is not a number has no place.
@@ -54,7 +55,7 @@ inline void are_keys(const double* keys, std::size_t count) {
 }
 
 inline void must_be_finite(double value, const char* name) {
-  must(std::isfinite(value), std::string(name) + " must be finite");
+  must(std::isfinite(value), name, " must be finite");
 }
 
 }  // namespace loadmaster

@@ -185,20 +185,20 @@ struct Range {
 
 void check_table(const Optional<i64>& table, std::initializer_list<Range> ranges, const char* name) {
   if (!table) return;
-  must(table->ndim() == 2 && table->shape(1) == ranges.size(), std::string(name) + " have another shape");
+  must(table->ndim() == 2 && table->shape(1) == ranges.size(), name, " have another shape");
   const i64* value = table->data();
   for (std::size_t row = 0; row < table->shape(0); ++row)
     for (const Range& range : ranges) {
-      must(*value >= range.least && *value <= range.most, std::string(name) + " are out of range");
+      must(*value >= range.least && *value <= range.most, name, " are out of range");
       ++value;
     }
 }
 
 void check_column(const Optional<i32>& column, i64 ops, i64 least, i64 most, const char* name) {
   if (!column) return;
-  must(static_cast<i64>(column->size()) == ops, std::string(name) + " must have one entry per op");
+  must(static_cast<i64>(column->size()) == ops, name, " must have one entry per op");
   for (i64 i = 0; i < ops; ++i)
-    must(column->data()[i] >= least && column->data()[i] <= most, std::string(name) + " is out of range");
+    must(column->data()[i] >= least && column->data()[i] <= most, name, " is out of range");
 }
 
 // As simulate/simulator.py words it for people: every index exists, and tables go with a fixed order.

@@ -280,3 +280,24 @@ def test_problems_survive_a_folder(tmp_path: Path) -> None:
     problem.save(tmp_path)
     again = Allocation.load(tmp_path)
     assert again.options() == problem.options() and again.program.hash == problem.program.hash
+
+
+@pytest.mark.parametrize("count", [1, 64, 65, 5_000])
+def test_collisions_are_found_among_thousands(count: int) -> None:
+    """What is alive is kept as bits of words, words of words: a placement is legal, and one byte lower it is not."""
+    rng = np.random.default_rng(count)
+    lower = rng.integers(0, 4 * count, count)
+    buffers = Buffers.of(lower, lower + rng.integers(1, 2 * count + 2, count), rng.integers(1, 50, count))
+    problem = Allocation(buffers)
+    found = np.asarray(problem.native.place(np.argsort(-buffers.size).astype(np.int32)))
+    height = int((found + buffers.size).max())
+    assert problem.native.height(found) == height
+    moved = rng.permutation(np.flatnonzero(found > 0))[:50].tolist()
+    for b in moved:
+        changed = found.copy()
+        changed[b] -= 1
+        beside = (buffers.lower < buffers.upper[b]) & (buffers.lower[b] < buffers.upper)
+        beside &= (changed < changed[b] + buffers.size[b]) & (changed[b] < changed + buffers.size)
+        beside[b] = False
+        assert (problem.native.height(changed) == -1) == bool(beside.any())
+    assert count == 1 or moved

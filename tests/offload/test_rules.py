@@ -64,6 +64,19 @@ def test_leading_layers_stay_only_if_that_is_wanted(half: Offload) -> None:
     assert sum(row.target == half.model.fast for row in plan.copy_rows) == 1 + 24 * 6
 
 
+def test_layers_that_stay_among_the_others_give_copies_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is fetched overlaps with all layers then, not with those behind the leading ones alone."""
+    many = Offload(stack(layers=96, layer_ms=7.6), gpu(64 * LAYER_BYTES + 4 * ACT))
+    first, even = solved(many, "prefetch"), solved(many, "prefetch", resident="even")
+    over = [found.value - many.limit_ps for found in (first, even)]
+    assert over[1] < 0.7 * over[0]
+    resident = [row.tensor for row in many.plan(even.decision).residency_rows if row.first < 0]
+    half = len(many.program.tensor_name) // 2
+    assert 0 < sum(tensor > half for tensor in resident) < len(resident)
+    monkeypatch.setattr("loadmaster.offload.search.MANY_STEPS", 0)
+    assert solved(many, "auto").value <= even.value
+
+
 def training(layers: int = 6) -> Program:
     """Forward, and backward with what forward left."""
     build = Builder("train")

@@ -57,6 +57,25 @@ def test_the_table_is_there_without_jax() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.parametrize("name", ["gnmt-2:steps=3", "rnnlm-2:steps=3", "mamba:layers=1,chunks=2"])
+def test_parts_that_recur_are_as_if_written_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A jitted step is traced once; ops, names and order are those of a step that is not jitted."""
+    from loadmaster.program.zoo import layers, sequence
+
+    base, _, changes = name.partition(":")
+    parameters = {key: int(value) for key, value in (change.split("=") for change in changes.split(","))}
+    workload = TRACED[base].with_parameters(**parameters)
+    once = trace(workload)
+    for module, part in (
+        (layers, "_lstm_step"),
+        (sequence, "_dense_loss"),
+        (sequence, "_weighted_mean"),
+        (sequence, "_chunk"),
+    ):
+        monkeypatch.setattr(module, part, getattr(module, part).__wrapped__)
+    assert trace(workload).named_hash == once.named_hash
+
+
 def weight_count(program: Program) -> int:
     weights = (program.tensor_kind == TensorKind.WEIGHT).nonzero()[0]
     return sum(math.prod(program.shape(tensor)) for tensor in weights)

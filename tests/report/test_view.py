@@ -12,6 +12,7 @@ from generate_mapping import layers, three_memories
 from loadmaster.errors import LoadmasterError
 from loadmaster.plan import BEFORE, NO_OFFSET, Copy, Plan, Residency
 from loadmaster.program.build import Builder
+from loadmaster.report import memory_map
 from loadmaster.report.page import Columns
 from loadmaster.report.rows import list_changes, order_moves
 from loadmaster.report.subject import Subject
@@ -220,3 +221,19 @@ def test_columns_keep_every_number_and_text() -> None:
     joined = data[offset : offset + length]
     read_texts = [joined[a:b].decode() for a, b in zip([0, *ends], ends, strict=False)]
     assert read_texts == [*texts[:-1], "?"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_always_there_lies_below_all_else(seed: int) -> None:
+    """Stacked without a search, and as first fit in the same order stacks it."""
+    rng = np.random.default_rng(seed)
+    begin = rng.integers(0, 20, 30)
+    end = begin + rng.integers(1, 20, 30)
+    always = rng.random(30) < 0.3
+    begin[always], end[always] = 0, 40
+    size = rng.integers(1, 9, 30)
+    loose = np.full(30, NO_OFFSET)
+    whole = end - begin >= (end - begin).max()
+    order = np.lexsort((begin, -size, ~whole)).astype(np.int32)
+    expected = memory_map._first_fit(begin, end, size, np.full(30, -1), order)
+    assert memory_map._pack(begin, end, size, loose).tolist() == expected.tolist()

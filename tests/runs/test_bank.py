@@ -608,6 +608,19 @@ def test_only_regular_files_are_entries(honest: tuple[Path, bytes], tmp_path: Pa
         path.write_bytes(text)
 
 
+def test_an_entry_of_another_problem_is_left_out_once(honest: tuple[Path, bytes]) -> None:
+    """What it says of itself is shown with its value: bytes are no picoseconds."""
+    path, text = honest
+    entry = json.loads(text.splitlines()[0])["about"]
+    for name, other in (("problem", "order"), ("unit", "ps")):
+        path.write_bytes(
+            text.replace(f'"{name}": "{entry[name]}"'.encode(), f'"{name}": "{other}x"'.encode())
+        )
+        (warning,) = looked_at(path).warnings
+        assert "it says that it is about another problem" in warning and "more" not in warning
+    path.write_bytes(text)
+
+
 # The folder.
 
 
@@ -621,10 +634,42 @@ def test_a_folder_that_is_no_bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         Bank(tmp_path / "no" / "bank")
     with pytest.raises(BadBank, match="can't be used"):
         Bank(tmp_path / "nul\0l")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "nothing")
+    with pytest.raises(BadBank, match="can't be used: it is a link that leads nowhere"):
+        Bank(tmp_path / "nowhere")
     Bank(tmp_path / "bank")
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(BadBank, match="can't be written: give one that is yours to write"):
         Bank(tmp_path / "bank")
+
+
+@pytest.mark.parametrize(
+    ("mark", "message"),
+    [
+        ('{"loadmaster_bank": 2}', "is of format 2, and this version knows 1: give another bank"),
+        ('{"accounts": []}', "its bank.json says nothing of one: give another bank"),
+        ("[1]", "its bank.json says nothing of one"),
+        ('{"loadmaster_bank": "1"}', "its bank.json says nothing of one"),
+        ("\x00\xff{", "its bank.json says nothing of one"),
+        ("[" * 20_000, "its bank.json says nothing of one"),
+        ("", "its bank.json says nothing of one"),
+    ],
+)
+def test_a_mark_of_something_else(tmp_path: Path, mark: str, message: str) -> None:
+    """A later version's bank, or somebody's own file of that name: nothing is put beside it."""
+    (tmp_path / "bank.json").write_bytes(mark.encode("latin-1"))
+    with pytest.raises(BadBank, match=message):
+        Bank(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["bank.json"]
+
+
+def test_two_processes_may_make_a_bank_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The other has made the folder after we looked, and is writing its mark.
+    (tmp_path / "bank").mkdir()
+    (tmp_path / "bank" / f".loadmaster-{'0' * 16}.tmp").write_text("{")
+    there = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda self: self.name != "bank" and there(self))
+    assert Bank(tmp_path / "bank").entries() == []
 
 
 # Runs.

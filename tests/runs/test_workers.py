@@ -20,6 +20,7 @@ from generate_mapping import layers, random_mapping, random_maps, three_memories
 from generate_order import random_straight
 from loadmaster.allocation.buffers import Buffers
 from loadmaster.allocation.problem import Allocation
+from loadmaster.arrays import Message
 from loadmaster.cli.main import app
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import GraphOptimization
@@ -28,9 +29,9 @@ from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.mapping.problem import Mapping
 from loadmaster.order.problem import PeakOrder
 from loadmaster.runs import run_solver
-from loadmaster.runs.workers import distribute
+from loadmaster.runs.workers import distribute, search_islands
 from loadmaster.runs.workers.clients import ProcessWorker
-from loadmaster.runs.workers.server import VERSION, Server, pack, pack_problem, unpack
+from loadmaster.runs.workers.server import VERSION, Server, pack, pack_problem, search_island, unpack
 from loadmaster.search.champion import remeasure
 from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.search.problem import Scores
@@ -121,6 +122,47 @@ def test_a_run_is_the_same_and_survives_a_kill(processes: list[ProcessWorker]) -
     assert together.value == alone.value and together.evaluations == alone.evaluations == 400
     assert np.array_equal(np.asarray(together.decision), np.asarray(alone.decision))
     assert all(worker.process.poll() is not None for worker in processes)  # none is left
+
+
+@pytest.mark.parametrize("solver", ["random", "annealing"])
+def test_islands_are_the_same_wherever_they_run(
+    solver: str, processes: list[ProcessWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = Mapping(PROGRAM, MACHINE)
+    here = search_islands(problem, solver, 30, islands=5, seed=7)
+    assert len({island.seed for island in here}) == 5 and all(island.evaluations == 30 for island in here)
+    assert len({island.value for island in here}) > 1, "each searches by itself"
+    first_three = search_islands(problem, solver, 30, islands=3, seed=7)
+    assert [island.seed for island in first_three] == [island.seed for island in here[:3]]
+
+    call, searches = ProcessWorker.call, 0
+
+    def killed_once(self: ProcessWorker, request: bytes) -> bytes:
+        nonlocal searches
+        searches += unpack(request).about.get("do") == "search"
+        if searches == 1:
+            os.kill(self.process.pid, signal.SIGKILL)
+        return call(self, request)
+
+    monkeypatch.setattr(ProcessWorker, "call", killed_once)
+    there = search_islands(problem, solver, 30, islands=5, seed=7, workers="local:2")
+    assert -signal.SIGKILL in [worker.process.poll() for worker in processes]
+    assert searches > 5, "another worker has done what the dead one had"
+    for ours, theirs in zip(here, there, strict=True):
+        assert (ours.seed, ours.value, ours.evaluations) == (theirs.seed, theirs.value, theirs.evaluations)
+        assert np.array_equal(np.asarray(ours.decision), np.asarray(theirs.decision))
+
+
+def test_an_island_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Mapping(PROGRAM, MACHINE)
+    true = search_island(problem, {"solver": "random", "options": {}, "evaluations": 5, "seed": 1})
+    better = Message({**true.about, "value": true.about["value"] - 1}, true.arrays)
+    monkeypatch.setattr(f"{MODULE}.search_island", lambda *_: better)
+    with pytest.raises(LoadmasterError, match="says that its plan has"):
+        search_islands(problem, "random", 5, islands=1)
+    nothing = Message({"value": None, "evaluations": 5}, {})
+    monkeypatch.setattr(f"{MODULE}.search_island", lambda *_: nothing)
+    assert search_islands(problem, "random", 5, islands=1)[0].decision is None
 
 
 def command(folder: Path, text: str) -> CommandEvaluator:

@@ -80,6 +80,28 @@ def test_no_plan_without_fusion_beats_the_bound(seed: int) -> None:
     assert bounds.together <= timeline.total_ps
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_bounds_in_64_bits_are_those_of_pythons_integers(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng([seed, 5])
+    program, machine = random_program(rng), random_machine(rng)
+    if program.costs is not None and program.costs.shape[1] != len(machine.devices):
+        program = replace(program, costs=None)
+    quick = time_bounds(program, machine)
+    monkeypatch.setattr("loadmaster.simulate.bounds._SMALL", -1)
+    assert quick == time_bounds(program, machine)
+
+
+def test_a_bound_may_pass_64_bits() -> None:
+    build = Builder("long")
+    loop = build.loop(2**40)
+    y = build.tensor("y", bytes=1, kind="output")
+    build.op("a", "matmul", writes=[y], matrix=2**59, loop=loop)
+    program, machine = build.build(), load_machine("nnp-i")
+    once = time_bounds(replace(program, loop_trips=np.array([1], dtype=np.int64)), machine)
+    assert once.together > 2**42
+    assert time_bounds(program, machine).together == once.together * 2**40 > 2**63
+
+
 def test_the_bound_is_reached_where_all_fits_the_fastest_memory() -> None:
     build = Builder("chain")
     before = build.tensor("w", shape=(1000,), dtype="i8", kind="weight")

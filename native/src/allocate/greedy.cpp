@@ -314,6 +314,34 @@ void Packer::insert(i32 b, i64 x, i64 hole) {
   }
 }
 
+// Asks for the columns of the buffers that come next in an order, which lie anywhere.
+void Packer::fetch(const std::vector<i32>& order, i64 at, i64 step) const {
+  constexpr i64 kSoon = 12, kSooner = 24;
+  const i64 count = static_cast<i64>(order.size());
+  if (const i64 i = at + step * kSooner; i >= 0 && i < count) {
+    __builtin_prefetch(&axis_.block_start[order[i]]);
+    __builtin_prefetch(&buffers_.pinned[order[i]]);
+    __builtin_prefetch(&buffers_.size[order[i]]);
+    __builtin_prefetch(&buffers_.alignment[order[i]]);
+  }
+  if (const i64 i = at + step * kSoon; i >= 0 && i < count)
+    __builtin_prefetch(axis_.blocks.data() + axis_.block_start[order[i]]);
+}
+
+// The same for the lowest nodes of its life, which are the most.
+void Packer::fetch_nodes(const std::vector<i32>& order, i64 at) const {
+  constexpr i64 kSoon = 6;
+  constexpr i32 kLevels = 4;
+  if (at + kSoon >= static_cast<i64>(order.size())) return;
+  const i32 b = order[at + kSoon];
+  if (!axis_.blocks_of(b)) return;
+  i32 node = axis_.first(b) + leaves_;
+  for (i32 level = 0; level < kLevels && node > 0; ++level, node /= 2) {
+    __builtin_prefetch(&some_[node]);
+    if (node < leaves_) __builtin_prefetch(&full_[node]);
+  }
+}
+
 Packer::Result Packer::place(const std::vector<i32>& order, const Rules& rules, const Stop& stop,
                              std::vector<i64>& offset) {
   constexpr i32 kLookEvery = 256;  // buffers placed between two looks at the clock
@@ -329,6 +357,7 @@ Packer::Result Packer::place(const std::vector<i32>& order, const Rules& rules, 
   smallest_.resize(count + 1);
   smallest_[count] = kForever;
   for (i64 i = count; i-- > 0;) {
+    fetch(order, i, -1);
     const i32 b = order[i];
     smallest_[i] = smallest_[i + 1];
     if (buffers_.pinned[b] >= 0) continue;
@@ -347,6 +376,8 @@ Packer::Result Packer::place(const std::vector<i32>& order, const Rules& rules, 
     insert(b, x, 1);
   }
   for (i64 i = 0; i < count; ++i) {
+    fetch(order, i, 1);
+    fetch_nodes(order, i);
     const i32 b = order[i];
     if (i % kLookEvery == 0) {
       if (rules.deadline ? halted(stop) : stop.asked.load(std::memory_order_relaxed)) return Result::kStopped;

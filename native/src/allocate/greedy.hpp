@@ -86,6 +86,8 @@ class Packer {
   void walk(const Block& block, Part&& part, Above&& above) const;
   void choose_frames();
   void clear();
+  void fetch(const std::vector<i32>& order, i64 at, i64 step) const;
+  void fetch_nodes(const std::vector<i32>& order, i64 at) const;
   void gather(i32 b, const std::vector<i64>& offset);
   bool free_at(i64 x);
   i64 choose(Fit fit, i64 alignment, i64 highest);

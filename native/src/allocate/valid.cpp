@@ -1,7 +1,7 @@
 #include "valid.hpp"
 
 #include <algorithm>
-#include <map>
+#include <bit>
 
 namespace loadmaster {
 namespace {
@@ -14,6 +14,7 @@ struct Piece {
 // What the buffers occupy, cut at their gaps.
 std::vector<Piece> pieces_of(const Buffers& b, const i64* offset) {
   std::vector<Piece> pieces;
+  pieces.reserve(b.count());
   const auto add = [&](i32 i, i64 begin, i64 end, i64 low, i64 high) {
     if (begin < end && low < high) pieces.push_back({offset[i] + low, offset[i] + high, begin, end});
   };
@@ -30,32 +31,89 @@ std::vector<Piece> pieces_of(const Buffers& b, const i64* offset) {
   return pieces;
 }
 
+// Some of the numbers below a count, and the neighbours of one of them: a bit for each number, above that a
+// bit for each word that is not empty, and so on up to a single word. A million are a few words deep, all of
+// them near.
+class Numbers {
+ public:
+  explicit Numbers(std::size_t count) {
+    do {
+      count = count / 64 + 1;
+      levels_.emplace_back(count, 0);
+    } while (count > 1);
+  }
+
+  void insert(std::size_t number) {
+    for (std::vector<u64>& level : levels_) {
+      level[number / 64] |= u64{1} << number % 64;
+      number /= 64;
+    }
+  }
+
+  void erase(std::size_t number) {
+    for (std::vector<u64>& level : levels_) {
+      if (level[number / 64] &= ~(u64{1} << number % 64)) return;
+      number /= 64;
+    }
+  }
+
+  // The next one above, or -1.
+  i64 above(std::size_t number) const {
+    for (std::size_t depth = 0; depth < levels_.size(); ++depth, number /= 64) {
+      const u64 rest = number % 64 == 63 ? 0 : levels_[depth][number / 64] >> (number % 64 + 1);
+      if (rest) return descend(depth, number + 1 + std::countr_zero(rest), false);
+    }
+    return -1;
+  }
+
+  // The next one below, or -1.
+  i64 below(std::size_t number) const {
+    for (std::size_t depth = 0; depth < levels_.size(); ++depth, number /= 64) {
+      const u64 rest = levels_[depth][number / 64] & ((u64{1} << number % 64) - 1);
+      if (rest) return descend(depth, number / 64 * 64 + 63 - std::countl_zero(rest), true);
+    }
+    return -1;
+  }
+
+ private:
+  i64 descend(std::size_t depth, std::size_t number, bool last) const {
+    while (depth-- > 0) {
+      const u64 word = levels_[depth][number];
+      number = number * 64 + (last ? 63 - std::countl_zero(word) : std::countr_zero(word));
+    }
+    return static_cast<i64>(number);
+  }
+
+  std::vector<std::vector<u64>> levels_;
+};
+
 // Sweeps over time and keeps what is alive by address: only neighbours can collide.
-bool collide(const std::vector<Piece>& pieces) {
+bool collide(std::vector<Piece> pieces) {
   struct Event {
     i64 time;
-    bool begins;
-    i64 piece;
+    i64 piece;  // its end if negative: ~piece
   };
+  std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.from < b.from; });
   std::vector<Event> events;
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    events.push_back({pieces[i].begin, true, static_cast<i64>(i)});
-    events.push_back({pieces[i].end, false, static_cast<i64>(i)});
+  events.reserve(2 * pieces.size());
+  for (i64 i = 0; i < std::ssize(pieces); ++i) {
+    events.push_back({pieces[i].begin, i});
+    events.push_back({pieces[i].end, ~i});
   }
   std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
-    return a.time != b.time ? a.time < b.time : a.begins < b.begins;  // ends first
+    return a.time != b.time ? a.time < b.time : a.piece < b.piece;  // ends first
   });
-  std::map<i64, i64> alive;  // first address -> one past the last
+  Numbers alive(pieces.size());
   for (const Event& event : events) {
-    const Piece& piece = pieces[event.piece];
-    if (!event.begins) {
-      alive.erase(piece.from);
+    if (event.piece < 0) {
+      alive.erase(~event.piece);
       continue;
     }
-    const auto [at, fresh] = alive.emplace(piece.from, piece.to);
-    if (!fresh) return true;
-    if (const auto next = std::next(at); next != alive.end() && next->first < piece.to) return true;
-    if (at != alive.begin() && std::prev(at)->second > piece.from) return true;
+    const Piece& piece = pieces[event.piece];
+    const i64 next = alive.above(event.piece), previous = alive.below(event.piece);
+    if (next >= 0 && pieces[next].from < piece.to) return true;
+    if (previous >= 0 && pieces[previous].to > piece.from) return true;
+    alive.insert(event.piece);
   }
   return false;
 }

@@ -237,11 +237,12 @@ class Buffers:
         p = self.pieces
         times = np.concatenate([p.lower, p.upper])
         change = np.concatenate([p.high - p.low, p.low - p.high])
-        order = np.argsort(times, kind="stable")
-        points, first = np.unique(times[order], return_index=True)
-        if not len(points):
-            return points, points
-        return points, np.cumsum(np.add.reduceat(change[order], first))
+        if not len(times):
+            return times, times
+        order = np.argsort(times)
+        times = times[order]
+        first = np.flatnonzero(np.append(True, times[1:] != times[:-1]))
+        return times[first], np.cumsum(np.add.reduceat(change[order], first))
 
     def changed(self, **columns: object) -> Buffers:
         """The same buffers with some columns replaced, checked again."""

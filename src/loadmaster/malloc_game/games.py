@@ -161,7 +161,8 @@ def decode(rows: npt.NDArray[np.integer]) -> Plan:
             remedy="give the rows of encode(plan)",
         )
     is_residency = table[:, 5] == RESIDENCY
-    return Plan.of(residencies=table[is_residency, :5].tolist(), copies=table[~is_residency].tolist())
+    residencies, copies = table[is_residency, :5], table[~is_residency]
+    return Plan(residencies=residencies if len(residencies) else None, copies=copies if len(copies) else None)
 
 
 def make_plan(model: GameModel, n_ops: int, residencies: Int64, copies: Int64) -> Plan:

@@ -30,6 +30,8 @@ from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Solution, Solver, State, solve
 
 NO_LIMIT = 2**62
+GOLDEN = (5**0.5 - 1) / 2
+"""The first so many of its multiples, without their whole parts, lie evenly between 0 and 1."""
 
 
 def layer_spans(program: Program, model: OffloadModel) -> Int32:
@@ -39,18 +41,14 @@ def layer_spans(program: Program, model: OffloadModel) -> Int32:
     'layers/3'), else the first part. Ops without a scope belong to the layer before them. If there is
     but one layer, each op that reads a weight begins its own.
     """
-    names = [_layer(program.op_scope[op]) for op in model.step_op.tolist()]
-    begins = [0]
-    current = names[0] if names else ""
-    for step, name in enumerate(names[1:], start=1):
-        if name and current and name != current:
-            begins.append(step)
-        current = name or current
+    known: dict[str, int] = {"": 0}
+    number = [known.setdefault(_layer(scope), len(known)) for scope in program.op_scope.values]
+    layer = np.array(number, dtype=np.int64)[program.op_scope.codes[model.step_op]]
+    named = np.flatnonzero(layer)
+    begins = np.append([0], named[1:][np.diff(layer[named]) != 0])
     if len(begins) == 1:
-        reads = np.unique(model.use_step[model.persistent[model.use_item]])
-        begins = sorted({0, *reads.tolist()})
-    ends = [*(begin - 1 for begin in begins[1:]), model.steps - 1]
-    return np.array([begins, ends], dtype=np.int32).T
+        begins = np.union1d([0], model.use_step[model.persistent[model.use_item]])
+    return np.stack([begins, np.append(begins[1:] - 1, model.steps - 1)], axis=1).astype(np.int32)
 
 
 def _layer(scope: str) -> str:
@@ -61,17 +59,20 @@ def _layer(scope: str) -> str:
     return parts[0]
 
 
-def by_layers(problem: Offload, *, ahead: int, resident: bool, squeeze: int = 0) -> Scheduled:
+def by_layers(problem: Offload, *, ahead: int, resident: str, squeeze: int = 0) -> Scheduled:
     """Weights of `ahead` layers are fetched before their turn (0: when it comes), and dropped after it.
-    `resident`: as many leading layers as there is room for stay. What ops make stays while there is room.
-    `squeeze`: 128ths of the room that are left unused."""
+    `resident`: as many layers as there is room for stay, the 'first' ones or some 'even'ly among all; 'none' does.
+    What ops make stays while there is room. `squeeze`: 128ths of the room that are left unused."""
     capacity = problem.capacity_of(squeeze)
     model, spans = problem.model, layer_spans(problem.program, problem.model)
     visits = _visits(model, spans)
     first_layer = np.full(model.items, len(spans), dtype=np.int64)
-    np.minimum.at(first_layer, visits[:, 0], visits[:, 1])
+    turn = np.arange(len(spans) + 1)
+    if resident == "even":
+        turn[np.argsort(turn[:-1] * GOLDEN % 1.0)] = np.arange(len(spans))
+    np.minimum.at(first_layer, visits[:, 0], turn[visits[:, 1]])
     best = 0
-    if resident:
+    if resident != "none":
         low, high = 0, len(spans)
         while low < high:  # more resident layers take more room
             middle = (low + high + 1) // 2
@@ -234,23 +235,28 @@ class Belady(OneRule):
         return [problem.vector(np.ones(problem.gaps, dtype=bool))]
 
 
+AHEAD_EVENLY = 4
+"""Times as many layers ahead where those that stay lie among those that are fetched: copies use the time of both."""
+
+
 class _Layers(OneRule):
     ahead: int
 
     def __init__(self, resident: str = "first") -> None:
-        if resident not in ("first", "none"):
+        if resident not in ("first", "even", "none"):
             raise LoadmasterError(
                 f"resident can't be '{resident}'",
                 object="resident",
                 number=str(resident),
-                remedy="use first or none",
+                remedy="use first, even or none",
             )
         self.resident = resident
         self.options = {"resident": resident}
 
     def make(self, problem: Offload) -> list[Decision]:
+        ahead = self.ahead * (AHEAD_EVENLY if self.resident == "even" else 1)
         for squeeze in SQUEEZES:
-            made = by_layers(problem, ahead=self.ahead, resident=self.resident == "first", squeeze=squeeze)
+            made = by_layers(problem, ahead=ahead, resident=self.resident, squeeze=squeeze)
             plan = placed(problem, made, 0.2 if squeeze else 1.0)
             if plan is not None:
                 return [plan]

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,56 +28,52 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Uses:
-    """By root."""
+    """U uses by root, then by step."""
 
     step_op: Int32
     """[S] the op of each step"""
-    steps: dict[int, list[int]]
-    """Root -> the steps that use it, ascending"""
-    held: dict[int, list[bool]]
-    """Root -> whether it must stay from the use before to this one: a loop is around both"""
-    whole: dict[int, int]
-    """Root -> the step after which all of it is made"""
+    root: Int64
+    """[U]"""
+    step: Int64
+    """[U] that uses the root, ascending"""
+    held: Bool
+    """[U] whether it must stay from the use before to this one: a loop is around both"""
+    whole: Int64
+    """[T] the step after which all of a root is made, or -1"""
 
 
 def find_uses(program: Program) -> Uses:
     """Reads and writes of all steps, loops as one long step each."""
     step_op = np.flatnonzero(~program.op_view).astype(np.int32)
+    steps = max(1, len(step_op))
     number = np.full(program.n_ops, -1, dtype=np.int64)
     number[step_op] = np.arange(len(step_op))
-    loop_of = _outermost(program)[step_op].tolist()
-    spans: dict[int, tuple[int, int]] = {}
-    for step, loop in enumerate(loop_of):
-        if loop >= 0:
-            spans[loop] = (spans.get(loop, (step, step))[0], step)
-    touched, whole = _touched(program, number)
-    for root, step in whole.items():
-        if loop_of[step] >= 0:
-            whole[root] = spans[loop_of[step]][1]
-    steps, held = {}, {}
-    for root in sorted(touched):
-        for loop in {loop_of[step] for step in touched[root]} - {-1}:
-            touched[root].update(spans[loop])
-        used = steps[root] = sorted(touched[root])
-        held[root] = [False, *(loop_of[a] == loop_of[b] >= 0 for a, b in pairwise(used))]
-    return Uses(step_op, steps, held, whole)
-
-
-def _touched(program: Program, number: Int64) -> tuple[dict[int, set[int]], dict[int, int]]:
-    """Root -> its steps, and root -> the last step that writes it."""
-    found: dict[int, set[int]] = {}
-    written: dict[int, int] = {}
-    for ops, tensors, writes in (
-        (program.read_op, program.read_tensor, False),
-        (program.write_op, program.write_tensor, True),
-    ):
+    loop_of = _outermost(program)[step_op]
+    sides = []
+    for ops, tensors in ((program.read_op, program.read_tensor), (program.write_op, program.write_tensor)):
         real = ~program.op_view[ops]
-        roots = program.tensor_alias[tensors[real]].tolist()
-        for step, root in zip(number[ops[real]].tolist(), roots, strict=True):
-            found.setdefault(root, set()).add(step)
-            if writes:
-                written[root] = max(step, written.get(root, -1))
-    return found, written
+        sides.append((program.tensor_alias[tensors[real]].astype(np.int64), number[ops[real]]))
+    whole = np.full(program.n_tensors, -1, dtype=np.int64)
+    np.maximum.at(whole, *sides[1])
+    used = np.concatenate([root * steps + step for root, step in sides])
+    if (loop_of >= 0).any():
+        # What a loop touches is used at its first and at its last step.
+        first, last = np.full(program.n_loops, steps), np.full(program.n_loops, -1)
+        inside = np.flatnonzero(loop_of >= 0)
+        np.minimum.at(first, loop_of[inside], inside)
+        np.maximum.at(last, loop_of[inside], inside)
+        made = whole >= 0
+        around = np.where(made, loop_of[whole], -1)
+        whole = np.where(around >= 0, last[around], whole)
+        looped = used[loop_of[used % steps] >= 0]
+        loop, start = loop_of[looped % steps], looped - looped % steps
+        used = np.concatenate([used, start + first[loop], start + last[loop]])
+    used = np.unique(used)
+    root, step = used // steps, used % steps
+    loop = loop_of[step]
+    held = np.zeros(len(used), dtype=np.bool_)
+    held[1:] = (root[1:] == root[:-1]) & (loop[1:] >= 0) & (loop[1:] == loop[:-1])
+    return Uses(step_op, root, step, held, whole)
 
 
 def _outermost(program: Program) -> Int64:
@@ -209,7 +204,10 @@ def offload_model(program: Program, machine: Machine, reserve: int = 0) -> Offlo
     fast, home = _memories(machine)
     _check_ties(program)
     memory, uses = machine.memories[fast], find_uses(program)
-    roots = np.array([t for t in uses.steps if program.storage_bytes[t] > 0], dtype=np.int32)
+    sized = program.storage_bytes[uses.root] > 0
+    step, held = uses.step[sized].astype(np.int32), uses.held[sized]
+    roots, count = np.unique(uses.root[sized].astype(np.int32), return_counts=True)
+    start = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
     _check_fast(program, machine, fast, roots)
     kind = program.tensor_kind[roots]
     given = np.isin(kind, [int(k) for k in GIVEN])
@@ -217,10 +215,6 @@ def offload_model(program: Program, machine: Machine, reserve: int = 0) -> Offlo
     output = np.zeros(program.n_tensors, dtype=bool)
     output[program.tensor_alias[program.tensor_kind == TensorKind.OUTPUT]] = True
     leaves = output[roots] & ~given
-    used = [uses.steps[root] for root in roots.tolist()]
-    start = np.concatenate([[0], np.cumsum([len(steps) for steps in used])]).astype(np.int64)
-    step = np.array([step for steps in used for step in steps], dtype=np.int32)
-    held = np.array([held for root in roots.tolist() for held in uses.held[root]], dtype=bool)
     return OffloadModel(
         fast=fast,
         home=home,
@@ -233,7 +227,7 @@ def offload_model(program: Program, machine: Machine, reserve: int = 0) -> Offlo
         given=given,
         persistent=persistent,
         output=leaves,
-        made=np.array([uses.whole.get(root, -1) for root in roots.tolist()], dtype=np.int32),
+        made=uses.whole[roots].astype(np.int32),
         use_start=start,
         use_step=step,
         clock=np.zeros(len(uses.step_op) + 1, dtype=np.int64),
@@ -287,32 +281,39 @@ def _copy_times(program: Program, machine: Machine, roots: Int32, source: int, t
 
 def _gaps(start: Int64, step: Int32, held: Bool, weight: Bool, output: Bool, steps: int) -> dict[str, Any]:
     """Gaps by item: before the first use, between uses, after the last."""
-    items = len(start) - 1
-    use_gap = np.full(len(step), -1, dtype=np.int32)
+    items, uses = len(start) - 1, len(step)
+    item = np.repeat(np.arange(items), np.diff(start))
+    before = np.flatnonzero(weight)
+    # The gap of a use is the one before it: none before an item's first.
+    leaves = ~held
+    leaves[start[:-1]] = False
+    leaves[1:] &= np.diff(step) > 1
+    between = np.flatnonzero(leaves)
+    last = step[start[1:] - 1]
+    after = np.flatnonzero(output & (last < steps - 1))
+    parts = [
+        (before, BEFORE_USE, np.full(len(before), -1), step[start[before]], start[before]),
+        (item[between], BETWEEN, step[between - 1], step[between], between),
+        (after, TO_END, last[after], np.full(len(after), steps), start[after + 1] - 1),
+    ]
+    kind = np.repeat([part[1] for part in parts], [len(part[0]) for part in parts])
+    gap_item, begin, end, use = (np.concatenate([part[k] for part in parts]) for k in (0, 2, 3, 4))
+    order = np.lexsort((kind, use, gap_item))
+    gap = np.empty(len(order), dtype=np.int32)
+    gap[order] = np.arange(len(order))
+    use_gap = np.full(uses, -1, dtype=np.int32)
     first_gap, end_gap = (np.full(items, -1, dtype=np.int32) for _ in range(2))
-    rows: list[tuple[int, int, int, int]] = []
-    steps_of = step.tolist()
-    for item in range(items):
-        begin, end = int(start[item]), int(start[item + 1])
-        if weight[item]:
-            first_gap[item] = len(rows)
-            rows.append((item, BEFORE_USE, -1, steps_of[begin]))
-        for use in range(begin + 1, end):
-            if steps_of[use] - steps_of[use - 1] > 1 and not held[use]:
-                use_gap[use] = len(rows)
-                rows.append((item, BETWEEN, steps_of[use - 1], steps_of[use]))
-        if output[item] and steps_of[end - 1] < steps - 1:
-            end_gap[item] = len(rows)
-            rows.append((item, TO_END, steps_of[end - 1], steps))
-    table = np.array(rows, dtype=np.int32).reshape(len(rows), 4)
+    first_gap[before], use_gap[between], end_gap[after] = np.split(
+        gap, np.cumsum([len(before), len(between)])
+    )
     return {
         "use_gap": use_gap,
         "first_gap": first_gap,
         "end_gap": end_gap,
-        "gap_item": table[:, 0].copy(),
-        "gap_kind": table[:, 1].astype(np.int8),
-        "gap_from": table[:, 2].copy(),
-        "gap_to": table[:, 3].copy(),
+        "gap_item": gap_item[order].astype(np.int32),
+        "gap_kind": kind[order].astype(np.int8),
+        "gap_from": begin[order].astype(np.int32),
+        "gap_to": end[order].astype(np.int32),
     }
 
 

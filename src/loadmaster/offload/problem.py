@@ -189,22 +189,20 @@ class Offload(Problem):
     def outside(self, plan: Plan) -> list[Violation]:
         """What reaches into the room that is left to kernels; what leaves within a loop."""
         found = decided_elsewhere(plan, self.kind, DECIDES)
-        size, left = (
-            self.program.storage_bytes,
-            self.machine.memories[self.model.fast].capacity - self.model.capacity,
-        )
-        for row, (tensor, memory, offset, _, _) in enumerate(plan.residency_rows):
-            over = offset + int(size[tensor]) - self.model.capacity
-            if memory == self.model.fast and over > 0 and left:
-                found.append(
-                    Violation(
-                        "offload",
-                        f"residency {row} reaches {over:,} bytes into the {left:,} that are left to kernels",
-                        tensor,
-                        None,
-                        over,
-                    )
+        left = self.machine.memories[self.model.fast].capacity - self.model.capacity
+        table = np.empty((0, 5), dtype=np.int64) if plan.residencies is None or not left else plan.residencies
+        beyond = table[:, 2] + self.program.storage_bytes[table[:, 0]] - self.model.capacity
+        for row in np.flatnonzero((table[:, 1] == self.model.fast) & (beyond > 0)).tolist():
+            over = int(beyond[row])
+            found.append(
+                Violation(
+                    "offload",
+                    f"residency {row} reaches {over:,} bytes into the {left:,} that are left to kernels",
+                    int(table[row, 0]),
+                    None,
+                    over,
                 )
+            )
         return found if found or not self.program.n_loops else self._away(plan)
 
     def _away(self, plan: Plan) -> list[Violation]:

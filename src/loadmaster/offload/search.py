@@ -238,7 +238,9 @@ def _schedule(problem: Problem) -> list[Stage]:
         return [*(Stage(name, optional=True) for name in RULES), Stage("anneal", resumes=True)]
     assert isinstance(problem, Offload)
     if problem.model.steps > MANY_STEPS:
-        return [Stage(name, optional=True) for name in QUICK_RULES]
+        even = Stage("prefetch", {"resident": "even"}, enough=ENOUGH, optional=True)
+        first, *others = (Stage(name, enough=ENOUGH, optional=True) for name in QUICK_RULES)
+        return [first, even, *others]
     share = 1 - SHARE
     rules = [
         Stage(name, seconds_share=share, evaluations_share=share, enough=ENOUGH, optional=True)

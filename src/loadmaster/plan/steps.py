@@ -71,9 +71,11 @@ def find_steps(program: Program, plan: Plan) -> Steps:
     position_of[order] = np.arange(n)
     runs = order[~program.op_view[order]]
     fusion = np.full(n, -1) if plan.fusion is None else plan.fusion.astype(np.int64)
-    group = np.where(fusion[runs] >= 0, fusion[runs], 2**32 + runs)
-    _, first, of_run = np.unique(group, return_index=True, return_inverse=True)
-    rank = np.argsort(np.argsort(first))[of_run]
+    first = rank = np.arange(len(runs))
+    if (fusion[runs] >= 0).any():
+        group = np.where(fusion[runs] >= 0, fusion[runs], 2**32 + runs)
+        _, first, of_run = np.unique(group, return_index=True, return_inverse=True)
+        rank = np.argsort(np.argsort(first))[of_run]
     of_op = np.full(n, -1, dtype=np.int64)
     of_op[runs] = rank
     op = np.full(len(first), n, dtype=np.int64)
@@ -133,8 +135,11 @@ def _accesses(program: Program, of_op: Int64, members: Int64, writer: Int64) -> 
     leaves[root[program.tie_target[program.tie_kind != TieKind.DONATED]]] = True
     leaves[read[writer[read] != read_step]] = True
     tensors = max(1, program.n_tensors)
-    inside = np.isin(read_step * tensors + read, write_step * tensors + written)
-    read_kept = (members[read_step] == 1) | ~inside
+    read_kept = members[read_step] == 1
+    fused = np.flatnonzero(~read_kept)
+    own = np.flatnonzero(members[write_step] > 1)
+    inside = np.isin(read_step[fused] * tensors + read[fused], write_step[own] * tensors + written[own])
+    read_kept[fused] = ~inside
     write_kept = (members[write_step] == 1) | leaves[written]
     return (
         _once(read_step[read_kept], read[read_kept], tensors),
@@ -144,10 +149,15 @@ def _accesses(program: Program, of_op: Int64, members: Int64, writer: Int64) -> 
 
 def _once(step: Int64, tensor: Int64, tensors: int) -> _Access:
     """Each pair once, by step, in the order in which its ops name them."""
-    order = np.argsort(step, kind="stable")
-    _, first = np.unique(step[order] * tensors + tensor[order], return_index=True)
-    kept = order[np.sort(first)]
-    return step[kept], tensor[kept]
+    if (step[1:] < step[:-1]).any():
+        order = np.argsort(step, kind="stable")
+        step, tensor = step[order], tensor[order]
+    pairs = step * tensors + tensor
+    ordered = np.sort(pairs)
+    if (ordered[1:] == ordered[:-1]).any():
+        kept = np.sort(np.unique(pairs, return_index=True)[1])
+        step, tensor = step[kept], tensor[kept]
+    return step, tensor
 
 
 def match_equal(left: Int64, right: Int64) -> Iterator[tuple[Int64, Int64]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import json
 import math
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -69,6 +70,8 @@ def _cycle(inputs: Sequence[Sequence[int]], waiting: Sequence[int]) -> list[int]
     return path[seen[op] :][::-1]
 
 
+_AS_JSON = json.JSONEncoder(sort_keys=True, allow_nan=False)
+
 Access = int | tuple[int, int]
 """A tensor, or (tensor, bytes really accessed)."""
 
@@ -81,14 +84,17 @@ def clean_name(name: str) -> str:
 
 
 class Builder:
-    """Collects a program; `build` checks it. Tensors and ops are numbered as they are added."""
+    """Collects a program; `build` checks it. Tensors and ops are numbered as they are added.
+
+    What is added goes into columns at once: a program of a million ops has no object for each of them.
+    """
 
     def __init__(self, name: str, *, order_source: str = "file") -> None:
         self.name = clean_name(name)
         self.order_source = order_source
         self.warnings: list[str] = []
-        self._tensors: list[dict[str, Any]] = []
-        self._ops: list[dict[str, Any]] = []
+        self._tensors = _TensorColumns()
+        self._ops = _OpColumns()
         self._loops: list[tuple[int, int]] = []
         self._ties: list[tuple[int, int, int, int]] = []
         self._names: dict[str, set[str]] = {"op": set(), "tensor": set()}
@@ -96,11 +102,11 @@ class Builder:
 
     @property
     def n_ops(self) -> int:
-        return len(self._ops)
+        return len(self._ops.name)
 
     @property
     def n_tensors(self) -> int:
-        return len(self._tensors)
+        return len(self._tensors.name)
 
     def tensor(
         self,
@@ -125,20 +131,18 @@ class Builder:
         dims = [_whole(size, f"tensor '{name}'", "a dimension of") for size in shape]
         size = bytes_of(dims, dtype) if bytes is None else bytes
         size = _whole(size, f"tensor '{name}'", "bytes")
-        root = len(self._tensors) if alias is None else self._tensors[self._known(alias, name)]["alias"]
-        self._tensors.append(
-            {
-                "name": name,
-                "shape": dims,
-                "dtype": dtype,
-                "bytes": size,
-                "kind": _kind(kind, name),
-                "group": group,
-                "fast": fast,
-                "alias": root,
-            }
-        )
-        return len(self._tensors) - 1
+        columns, number = self._tensors, self.n_tensors
+        root = number if alias is None else columns.alias[self._known(alias, name)]
+        kind_number = _kind(kind, name)
+        columns.name.append(name)
+        columns.shape.add(dims)
+        columns.dtype.append(dtype)
+        columns.bytes.append(size)
+        columns.kind.append(kind_number)
+        columns.group.append(group)
+        columns.fast.append(bool(fast))
+        columns.alias.append(root)
+        return number
 
     def op(
         self,
@@ -162,38 +166,38 @@ class Builder:
     ) -> int:
         """Add an op; its type defaults to that of its first result. Returns its number."""
         name = self._new_name("op", name)
-        accesses = [self._accesses(side, name) for side in (reads, writes)]
+        read, written = self._accesses(reads, name), self._accesses(writes, name)
         if dtype is None:
-            first = accesses[1] or accesses[0]
-            dtype = self._tensors[first[0][0]]["dtype"] if first else "f32"
+            first = next(iter(written or read), None)
+            dtype = "f32" if first is None else self._tensors.dtype[first]
         flops = [_whole(n, f"op '{name}'", "flops") for n in (matrix, vector, transcendental)]
         try:
-            text = json.dumps(attributes, sort_keys=True, allow_nan=False) if attributes else ""
+            text = _AS_JSON.encode(attributes) if attributes else ""
         except (TypeError, ValueError) as error:
             raise BadProgram(
                 f"op '{name}' has an attribute that JSON can't hold: {error}",
                 object=name,
                 remedy="use finite numbers, texts and lists",
             ) from None
-        self._ops.append(
-            {
-                "name": name,
-                "kind": clean_name(kind),
-                "dtype": dtype,
-                "scope": clean_name(scope),
-                "attributes": text,
-                "flops": flops,
-                "other": _whole(other_bytes, f"op '{name}'", "bytes"),
-                "reads": accesses[0],
-                "writes": accesses[1],
-                "backward": backward,
-                "view": view,
-                "loop": loop,
-                "group": group,
-                "source": source,
-            }
-        )
-        return len(self._ops) - 1
+        other = _whole(other_bytes, f"op '{name}'", "bytes")
+        columns, number = self._ops, self.n_ops
+        columns.name.append(name)
+        columns.kind.append(clean_name(kind))
+        columns.dtype.append(dtype)
+        columns.scope.append(clean_name(scope))
+        columns.attributes.append(text)
+        columns.flops.extend(flops)
+        columns.other.append(other)
+        columns.read.add(read)
+        columns.read_bytes.extend(read.values())
+        columns.written.add(written)
+        columns.written_bytes.extend(written.values())
+        columns.backward.append(bool(backward))
+        columns.view.append(bool(view))
+        columns.loop.append(loop)
+        columns.group.append(group)
+        columns.source.append(source)
+        return number
 
     def loop(self, trips: int, parent: int = -1) -> int:
         """Add a loop around the ops that name it. Returns its number."""
@@ -206,19 +210,19 @@ class Builder:
 
     def set_kind(self, tensor: int, kind: str | TensorKind) -> None:
         """Change what a tensor is: importers learn late which results are program outputs."""
-        self._tensors[tensor]["kind"] = _kind(kind, self._tensors[tensor]["name"])
+        self._tensors.kind[tensor] = _kind(kind, self._tensors.name[tensor])
 
     def tensor_kind(self, tensor: int) -> TensorKind:
         """What a tensor is, so far."""
-        return TensorKind(self._tensors[tensor]["kind"])
+        return TensorKind(self._tensors.kind[tensor])
 
     def root(self, tensor: int) -> int:
         """The tensor whose storage it shares, or itself."""
-        return int(self._tensors[tensor]["alias"])
+        return self._tensors.alias[tensor]
 
     def set_group(self, tensor: int, group: int) -> None:
         """Put a tensor into a hard group."""
-        self._tensors[tensor]["group"] = group
+        self._tensors.group[tensor] = group
 
     def build(self, *, sort: bool = False, costs: npt.ArrayLike | None = None) -> Program:
         """Check and freeze. `sort` orders the ops topologically, ties by the order they came in.
@@ -226,42 +230,40 @@ class Builder:
         `costs[op, device]` are seconds that replace computed ones; None in an object array
         leaves an op computed and infinity says that it can't run there.
         """
-        order = topological_order(self._edges(), [op["name"] for op in self._ops]) if sort else None
-        ops = self._ops if order is None else [self._ops[i] for i in order]
+        ops, tensors = self._ops, self._tensors
+        order = topological_order(self._edges(), ops.name) if sort else None
         moved = {old: new for new, old in enumerate(order)} if order is not None else None
         ties = [(k, s, t, moved[at] if moved and k == TieKind.INPLACE else at) for k, s, t, at in self._ties]
-        tensors = self._tensors
-        table = None if costs is None else _cost_table(costs, self._ops)
-        read_start, read_tensor, read_bytes = _rows([op["reads"] for op in ops])
-        write_start, write_tensor, write_bytes = _rows([op["writes"] for op in ops])
-        shapes = [tensor["shape"] for tensor in tensors]
+        table = None if costs is None else _cost_table(costs, ops.name)
+        read_start, read_tensor, read_bytes = _accesses_in(order, ops.read, ops.read_bytes)
+        write_start, write_tensor, write_bytes = _accesses_in(order, ops.written, ops.written_bytes)
         return validate(
             Program(
                 name=self.name,
                 order_source="topological" if sort else self.order_source,
-                op_name=tuple(op["name"] for op in ops),
-                op_kind=Labels.of(op["kind"] for op in ops),
-                op_dtype=Labels.of(op["dtype"] for op in ops),
-                op_scope=Labels.of(op["scope"] for op in ops),
-                op_attributes=Labels.of(op["attributes"] for op in ops),
-                op_flops=np.array([op["flops"] for op in ops], dtype=np.int64).reshape(len(ops), 3),
-                op_other_bytes=_column(ops, "other", np.int64),
-                op_backward=_column(ops, "backward", np.bool_),
-                op_view=_column(ops, "view", np.bool_),
-                op_loop=_column(ops, "loop", np.int32),
-                op_group=_column(ops, "group", np.int32),
-                op_source=_column(ops, "source", np.int64),
+                op_name=tuple(_in_order(order, ops.name)),
+                op_kind=Labels.of(_in_order(order, ops.kind)),
+                op_dtype=Labels.of(_in_order(order, ops.dtype)),
+                op_scope=Labels.of(_in_order(order, ops.scope)),
+                op_attributes=Labels.of(_in_order(order, ops.attributes)),
+                op_flops=_column(ops.flops, np.int64, order, width=3),
+                op_other_bytes=_column(ops.other, np.int64, order),
+                op_backward=_column(ops.backward, np.bool_, order),
+                op_view=_column(ops.view, np.bool_, order),
+                op_loop=_column(ops.loop, np.int32, order),
+                op_group=_column(ops.group, np.int32, order),
+                op_source=_column(ops.source, np.int64, order),
                 loop_parent=np.array([parent for parent, _ in self._loops], dtype=np.int32),
                 loop_trips=np.array([trips for _, trips in self._loops], dtype=np.int64),
-                tensor_name=tuple(tensor["name"] for tensor in tensors),
-                tensor_bytes=_column(tensors, "bytes", np.int64),
-                tensor_dtype=Labels.of(tensor["dtype"] for tensor in tensors),
-                tensor_kind=_column(tensors, "kind", np.int8),
-                tensor_shape_start=np.cumsum([0] + [len(shape) for shape in shapes], dtype=np.int64),
-                tensor_shape=np.array([size for shape in shapes for size in shape], dtype=np.int64),
-                tensor_group=_column(tensors, "group", np.int32),
-                tensor_fast=_column(tensors, "fast", np.bool_),
-                tensor_alias=_column(tensors, "alias", np.int32),
+                tensor_name=tuple(tensors.name),
+                tensor_bytes=_column(tensors.bytes, np.int64),
+                tensor_dtype=Labels.of(tensors.dtype),
+                tensor_kind=_column(tensors.kind, np.int8),
+                tensor_shape_start=_column(tensors.shape.start, np.int64),
+                tensor_shape=_column(tensors.shape.values, np.int64),
+                tensor_group=_column(tensors.group, np.int32),
+                tensor_fast=_column(tensors.fast, np.bool_),
+                tensor_alias=_column(tensors.alias, np.int32),
                 read_start=read_start,
                 read_tensor=read_tensor,
                 read_bytes=read_bytes,
@@ -301,33 +303,86 @@ class Builder:
         return f"{name}#{number}"
 
     def _known(self, tensor: int, who: str) -> int:
-        if not 0 <= tensor < len(self._tensors):
+        if not 0 <= tensor < self.n_tensors:
             raise BadProgram(
-                f"'{who}' refers to tensor {tensor} and there are {len(self._tensors)}",
+                f"'{who}' refers to tensor {tensor} and there are {self.n_tensors}",
                 object=who,
                 number=tensor,
                 remedy="add the tensor first",
             )
         return tensor
 
-    def _accesses(self, side: Iterable[Access], op: str) -> list[tuple[int, int]]:
+    def _accesses(self, side: Iterable[Access], op: str) -> dict[int, int]:
+        """Tensor -> bytes; an operand given twice is one access."""
         rows: dict[int, int] = {}
         for access in side:
             tensor, size = access if isinstance(access, tuple) else (access, None)
-            whole = self._tensors[self._known(tensor, op)]["bytes"]
+            whole = self._tensors.bytes[self._known(tensor, op)]
             size = whole if size is None else _whole(size, f"op '{op}'", "bytes")
-            rows[tensor] = max(rows.get(tensor, 0), size)  # an operand given twice is one access
-        return list(rows.items())
+            rows[tensor] = max(rows.get(tensor, 0), size)
+        return rows
 
     def _edges(self) -> list[list[int]]:
-        producer = {tensor: i for i, op in enumerate(self._ops) for tensor, _ in op["writes"]}
+        written, read = self._ops.written, self._ops.read
+        producer = {tensor: op for op in range(self.n_ops) for tensor in written.row(op)}
         return [
-            sorted({producer[t] for t, _ in op["reads"] if t in producer} - {i})
-            for i, op in enumerate(self._ops)
+            sorted({producer[tensor] for tensor in read.row(op) if tensor in producer} - {op})
+            for op in range(self.n_ops)
         ]
 
 
+class _Ragged:
+    """Rows of different lengths in one column."""
+
+    def __init__(self) -> None:
+        self.values = array("q")
+        self.start = array("q", [0])
+
+    def add(self, row: Iterable[int]) -> None:
+        self.values.extend(row)
+        self.start.append(len(self.values))
+
+    def row(self, number: int) -> array[int]:
+        return self.values[self.start[number] : self.start[number + 1]]
+
+
+class _TensorColumns:
+    """A row for each tensor."""
+
+    def __init__(self) -> None:
+        self.name: list[str] = []
+        self.dtype: list[str] = []
+        self.shape = _Ragged()
+        self.bytes = array("q")
+        self.kind = array("b")
+        self.group = array("i")
+        self.fast = array("b")
+        self.alias = array("i")
+
+
+class _OpColumns:
+    """A row for each op; of `flops` three numbers."""
+
+    def __init__(self) -> None:
+        self.name: list[str] = []
+        self.kind: list[str] = []
+        self.dtype: list[str] = []
+        self.scope: list[str] = []
+        self.attributes: list[str] = []
+        self.flops = array("q")
+        self.other = array("q")
+        self.read, self.read_bytes = _Ragged(), array("q")
+        self.written, self.written_bytes = _Ragged(), array("q")
+        self.backward = array("b")
+        self.view = array("b")
+        self.loop = array("i")
+        self.group = array("i")
+        self.source = array("q")
+
+
 def _whole(value: float, who: str, what: str) -> int:
+    if type(value) is int and 0 <= value <= UNLIMITED:
+        return value
     if isinstance(value, float | np.floating):
         if not math.isfinite(value):
             raise BadProgram(
@@ -354,20 +409,35 @@ def _kind(kind: str | TensorKind, name: str) -> int:
     return int(kind)
 
 
-def _column(rows: list[dict[str, Any]], key: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
-    return np.array([row[key] for row in rows], dtype=dtype)
+def _in_order(order: list[int] | None, texts: list[str]) -> Iterable[str]:
+    return texts if order is None else (texts[row] for row in order)
 
 
-def _rows(accesses: list[list[tuple[int, int]]]) -> tuple[npt.NDArray[Any], ...]:
-    start = np.cumsum([0] + [len(row) for row in accesses], dtype=np.int64)
-    tensors = np.array([tensor for row in accesses for tensor, _ in row], dtype=np.int32)
-    sizes = np.array([size for row in accesses for _, size in row], dtype=np.int64)
-    return start, tensors, sizes
+def _column(
+    values: array[int], dtype: type[np.generic], order: list[int] | None = None, width: int = 1
+) -> npt.NDArray[Any]:
+    column = np.array(values, dtype=dtype)
+    column = column.reshape(-1, width) if width > 1 else column
+    return column if order is None else column[order]
 
 
-def _cost_table(costs: npt.ArrayLike, ops: list[dict[str, Any]]) -> npt.NDArray[np.int64]:
+def _accesses_in(
+    order: list[int] | None, tensors: _Ragged, sizes: array[int]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    """(start, tensor, bytes) of the ops' accesses."""
+    start = _column(tensors.start, np.int64)
+    tensor, size = _column(tensors.values, np.int32), _column(sizes, np.int64)
+    if order is None:
+        return start, tensor, size
+    lengths = np.diff(start)[order]
+    moved = np.concatenate([[0], np.cumsum(lengths)])
+    rows = np.arange(len(tensor)) + np.repeat(start[:-1][order] - moved[:-1], lengths)
+    return moved, tensor[rows], size[rows]
+
+
+def _cost_table(costs: npt.ArrayLike, names: list[str]) -> npt.NDArray[np.int64]:
     rows = np.asarray(costs, dtype=object)
-    if rows.ndim != 2 or len(rows) != len(ops):
+    if rows.ndim != 2 or len(rows) != len(names):
         raise BadProgram("the cost table must be [ops, devices]", object="costs", remedy="one row per op")
     table = np.empty(rows.shape, dtype=np.int64)
     for (op, device), seconds in np.ndenumerate(rows):
@@ -377,8 +447,8 @@ def _cost_table(costs: npt.ArrayLike, ops: list[dict[str, Any]]) -> npt.NDArray[
             table[op, device] = CANNOT_RUN
         elif not math.isfinite(seconds) or seconds < 0 or seconds * PICOSECONDS >= CANNOT_RUN:
             raise BadProgram(
-                f"op '{ops[op]['name']}' costs {seconds} s on device {device}",
-                object=ops[op]["name"],
+                f"op '{names[op]}' costs {seconds} s on device {device}",
+                object=names[op],
                 number=str(seconds),
                 remedy="give finite seconds from 0 up",
             )

@@ -87,10 +87,13 @@ def _last_uses(occupancy: Occupancy, held: Held, total: int) -> Int64:
 def _addresses(place: Int64, begin: Int64, end: Int64, size: Int64, offset: Int64) -> Int64:
     """[rows] addresses in one memory: stretches of one place at one offset that meet are one buffer;
     decided offsets stay, and the others go largest first where there is room."""
-    if not (offset == NO_OFFSET).any():
+    loose = offset == NO_OFFSET
+    if not loose.any():
         return offset
-    known, which = np.unique(offset, return_inverse=True)
-    _, spot = np.unique(place * len(known) + which, return_inverse=True)
+    spot = place
+    if not loose.all():
+        known, which = np.unique(offset, return_inverse=True)
+        spot = place * len(known) + which
     joined = join_touching(spot, begin, end)
     count = int(joined.max()) + 1
     first, last, bytes_ = np.full(count, end.max()), np.full(count, -1), np.full(count, 0)
@@ -106,6 +109,9 @@ def _pack(begin: Int64, end: Int64, size: Int64, offset: Int64) -> Int64:
     """[buffers] their addresses; those with an offset keep it."""
     loose = offset == NO_OFFSET
     whole = end - begin >= int((end - begin).max())
+    always = (begin == begin.min()) & (end == end.max())
+    if loose.all() and (size > 0).all() and always.any() and not always.all():
+        return _pack_above(begin, end, size, always)
     order = np.lexsort((begin, -size, ~whole)).astype(np.int32)  # what stays longest, below
     found = _first_fit(begin, end, size, np.where(loose, -1, offset), order)
     if len(found):
@@ -116,6 +122,19 @@ def _pack(begin: Int64, end: Int64, size: Int64, offset: Int64) -> Int64:
     address: Int64 = offset.copy()
     unpinned = np.full(int(loose.sum()), -1)
     address[loose] = above + _first_fit(begin[loose], end[loose], size[loose], unpinned, order)
+    return address
+
+
+def _pack_above(begin: Int64, end: Int64, size: Int64, always: npt.NDArray[np.bool_]) -> Int64:
+    """The same where some are there all the time: one upon the other, largest first, and all others above."""
+    below, others = np.flatnonzero(always), np.flatnonzero(~always)
+    below = below[np.argsort(-size[below], kind="stable")]
+    address = np.empty(len(begin), dtype=np.int64)
+    address[below] = np.cumsum(size[below]) - size[below]
+    order = np.lexsort((begin[others], -size[others])).astype(np.int32)
+    loose = np.full(len(others), -1)
+    placed = _first_fit(begin[others], end[others], size[others], loose, order)
+    address[others] = int(size[below].sum()) + placed
     return address
 
 

@@ -178,7 +178,7 @@ class Bank:
         read_only: bool = False,
     ) -> None:
         self.folder, self.starts_only, self.most_bytes = Path(folder), starts_only, most_bytes
-        self._left_out: list[str] = []
+        self._left_out: dict[str, str] = {}
         self._not_kept: str | None = None
         if not read_only:
             _open(self.folder)
@@ -189,7 +189,8 @@ class Bank:
         found = []
         if self._left_out:
             more = f", and {len(self._left_out) - 1} more" if len(self._left_out) > 1 else ""
-            found.append(f"bank '{self.folder}': an entry is left out: {self._left_out[0]}{more}")
+            first = next(iter(self._left_out.values()))
+            found.append(f"bank '{self.folder}': an entry is left out: {first}{more}")
         if self._not_kept is not None:
             found.append(f"bank '{self.folder}': the answer was not kept: {self._not_kept}")
         return found
@@ -229,6 +230,8 @@ class Bank:
             entry, document = _read(path, with_plan=True)
             if (entry.question, entry.like) != (ours.question, ours.like):
                 raise ValueError("it is about another question than its name says")
+            if (entry.about["problem"], entry.about["unit"]) != (problem.kind, problem.unit):
+                raise ValueError("it says that it is about another problem")
             plan = _plan_of(document, problem)
             if problem.invertible and (violations := problem.violations(plan)):
                 raise ValueError(f"the checker refuses its plan: {violations[0].message}")
@@ -292,7 +295,7 @@ class Bank:
 
     def _leave_out(self, path: Path, error: BaseException) -> None:
         reason = " ".join((getattr(error, "strerror", None) or str(error) or type(error).__name__).split())
-        self._left_out.append(f"'{path.name[:12]}…': {reason[:300]}")
+        self._left_out.setdefault(path.name, f"'{path.name[:12]}…': {reason[:300]}")
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -406,7 +409,9 @@ def _open(folder: Path) -> None:
     """Make the bank, or see that it is one that can be written."""
     try:
         if not folder.exists():
-            folder.mkdir()
+            if folder.is_symlink():
+                raise ValueError("it is a link that leads nowhere")
+            folder.mkdir(exist_ok=True)  # another process may have made it by now
         if not folder.is_dir():
             raise BadBank(
                 f"'{folder}' is no folder",
@@ -421,8 +426,11 @@ def _open(folder: Path) -> None:
                     object=str(folder),
                     remedy="give one that is yours to write",
                 )
+            _check_mark(folder)
             return
-        if any(folder.iterdir()):
+        # Another process may be about to mark it, or to have done so since.
+        foreign = any(not _LEFTOVER.fullmatch(each.name) for each in folder.iterdir())
+        if foreign and not os.path.lexists(mark):
             raise BadBank(
                 f"folder '{folder}' is no bank of plans and not empty",
                 object=str(folder),
@@ -436,6 +444,27 @@ def _open(folder: Path) -> None:
             object=str(folder),
             remedy="give a folder that can be read and written",
         ) from None
+
+
+def _check_mark(folder: Path) -> None:
+    """A file of that name may be somebody else's, or of a bank that later versions write."""
+    with open_regular(folder / MARK, _MOST_HEADER_BYTES) as file:
+        text = file.read(_MOST_HEADER_BYTES)
+    try:
+        found = read_json(text)
+        format = found.get("loadmaster_bank") if isinstance(found, dict) else None
+    except (LoadmasterError, ValueError, RecursionError):
+        format = None
+    if format != FORMAT:
+        known = type(format) is int
+        raise BadBank(
+            f"bank '{folder}' is of format {format}, and this version knows {FORMAT}"
+            if known
+            else f"folder '{folder}' is no bank of plans: its {MARK} says nothing of one",
+            object=str(folder),
+            number=format if known else None,
+            remedy="give another bank, or a new name",
+        )
 
 
 def open_bank(given: Bank | str | Path | None, *, starts_only: bool = False) -> Bank | None:

@@ -352,7 +352,7 @@ def _columns(program: Program, machine: Machine) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _starts(lengths: Sequence[int]) -> Int64:
+def _starts(lengths: Sequence[int] | Int64) -> Int64:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
@@ -366,7 +366,7 @@ def _accesses(program: Program) -> dict[str, npt.NDArray[Any]]:
     kept = kept[np.argsort(op[kept], kind="stable")]
     counts = np.bincount(op[kept], minlength=program.n_ops)
     return {
-        "access_start": _starts(counts.tolist()),
+        "access_start": _starts(counts),
         "access_tensor": program.tensor_alias[tensor[kept]],
         "access_bytes": size[kept],
         "access_write": write[kept],

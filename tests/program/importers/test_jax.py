@@ -135,6 +135,24 @@ def test_calls_are_inlined() -> None:
     assert kinds(import_jax(calls, (f32(4),), name="calls")) == ["tanh", "max", "sin", "exp"]
 
 
+def test_gradients_of_a_call_are_summed_early_if_asked() -> None:
+    def cell(x: Any, w: Any, b: Any) -> Any:
+        return lax.tanh(lax.add(lax.dot(x, w), b))
+
+    def step_of(cell: Any) -> Any:
+        def loss(w: Any, b: Any, x: Any) -> Any:
+            return lax.reduce_sum(cell(cell(cell(x, w, b), w, b), w, b), (0, 1))
+
+        return jax.grad(loss, argnums=(0, 1))
+
+    square = jax.ShapeDtypeStruct((4, 4), "float32")
+    written, called = (step_of(each) for each in (cell, jax.jit(cell)))
+    as_written = import_jax(written, [square] * 3, name="step").named_hash
+    assert import_jax(called, [square] * 3, name="step", sum_early=True).named_hash == as_written
+    assert import_jax(called, [square] * 3, name="step").named_hash != as_written
+    assert import_jax(written, [square] * 3, name="step", sum_early=True).named_hash == as_written
+
+
 def test_custom_gradient_takes_the_backward_rule() -> None:
     @jax.custom_vjp
     def custom(x: Any) -> Any:

@@ -68,6 +68,17 @@ def test_a_small_model_by_hand() -> None:
     assert program.warnings == ()
 
 
+def test_a_file_may_have_more_operators_than_loops_may_stand_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadmaster.program.importers.tflite.importer.MOST_VISITS", 2)
+    assert import_tflite(tflite(small()), name="small").n_ops == 3
+    outer, inner = GraphMaker(), small()
+    outer.inputs = [outer.tensor("x", [1, 8, 8, 3])]
+    outer.outputs = [outer.tensor("out", [1, 10])]
+    outer.op("IF", [*outer.inputs, *outer.inputs], outer.outputs, {0: ("i", 1), 1: ("i", 1)})
+    with pytest.raises(BadProgram, match="loops and branches stand for more than 2 operators"):
+        import_tflite(tflite(outer, inner))
+
+
 def test_it_is_the_same_after_a_round_trip(tmp_path: Path) -> None:
     program = import_tflite(tflite(small()))
     save(program, tmp_path / "p.npz")

@@ -89,7 +89,7 @@ def _kept_elsewhere(facts: Facts) -> Mask:
 
 def _joined(*parts: tuple[Column, ...]) -> list[Column]:
     """The same columns of several parts, one below the other."""
-    return [np.concatenate(columns).astype(np.int64) for columns in zip(*parts, strict=True)]
+    return [np.concatenate(columns, dtype=np.int64) for columns in zip(*parts, strict=True)]
 
 
 def _home_copies(facts: Facts, clock: Clock, elsewhere: Mask) -> Holds:

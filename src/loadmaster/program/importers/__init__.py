@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -132,7 +134,20 @@ def import_model(source: str, format: str | None = None, options: ImportOptions 
         )
     if found not in FUNCTIONS and not Path(source).is_file():
         raise BadProgram(f"there is no file '{source}'", object=source, remedy="check the path")
-    return FORMATS[found](source, options or ImportOptions())
+    with no_collection():
+        return FORMATS[found](source, options or ImportOptions())
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Hundreds of thousands of new objects that are all kept: searching them for garbage takes long."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def as_module(source: str) -> str:

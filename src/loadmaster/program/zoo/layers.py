@@ -50,16 +50,33 @@ def by_step(x: Array) -> list[Array]:
 
 def linear(weights: Weights, name: str, x: Array, size: int, *, bias: bool = True) -> Array:
     """A dense layer over the last dimension."""
-    y = lax.dot_general(x, weights(f"{name}.w", (x.shape[-1], size)), (((x.ndim - 1,), (0,)), ((), ())))
-    return lax.add(y, last(weights(f"{name}.b", (size,)), y)) if bias else y
+    kernel = weights(f"{name}.w", (x.shape[-1], size))
+    return dense(x, kernel, weights(f"{name}.b", (size,)) if bias else None)
+
+
+def dense(x: Array, kernel: Array, bias: Array | None = None) -> Array:
+    """The product over the last dimension, and a bias."""
+    y = lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
+    return y if bias is None else lax.add(y, last(bias, y))
 
 
 def lstm_cell(weights: Weights, name: str, x: Array, output: Array, state: Array) -> tuple[Array, Array]:
     """One step of an LSTM: the new output and state, from its input and its last output and state."""
     size = state.shape[1]
-    recurrent = linear(weights, f"{name}.recurrent", output, 4 * size, bias=False)
-    gates = lax.add(linear(weights, name, x, 4 * size), recurrent)
-    enter, forget, leave, new = lax.split(gates, [size] * 4, 1)
+    recurrent = weights(f"{name}.recurrent.w", (output.shape[-1], 4 * size))
+    kernel, bias = weights(f"{name}.w", (x.shape[-1], 4 * size)), weights(f"{name}.b", (4 * size,))
+    stepped: tuple[Array, Array] = _lstm_step(x, output, state, recurrent, kernel, bias)
+    return stepped
+
+
+@jax.jit  # type: ignore[untyped-decorator]
+def _lstm_step(
+    x: Array, output: Array, state: Array, recurrent: Array, kernel: Array, bias: Array
+) -> tuple[Array, Array]:
+    # A part that recurs is jitted: JAX traces, differentiates and transposes it once for all its calls.
+    before = dense(output, recurrent)
+    gates = lax.add(dense(x, kernel, bias), before)
+    enter, forget, leave, new = lax.split(gates, [state.shape[1]] * 4, 1)
     kept = lax.mul(lax.logistic(lax.add(forget, 1.0)), state)
     state = lax.add(kept, lax.mul(lax.logistic(enter), lax.tanh(new)))
     return lax.mul(lax.logistic(leave), lax.tanh(state)), state

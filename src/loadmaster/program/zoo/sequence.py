@@ -20,6 +20,7 @@ from loadmaster.program.zoo.layers import (
     causal_mask,
     conv,
     cross_entropy,
+    dense,
     embed,
     last,
     layer_norm,
@@ -64,13 +65,23 @@ def rnnlm(
                     x, states[layer] = lstm_cell(weights, name, x, outputs[layer], states[layer])
                     outputs[layer] = x
             with jax.named_scope("softmax"), jax.named_scope(f"t{step}"):
-                logits = linear(weights, "softmax", x, vocabulary)
-                total = lax.add(total, cross_entropy(logits, labels[step]))
+                total = lax.add(total, _word_loss(weights, x, labels[step], vocabulary))
         with jax.named_scope("softmax"):
             return lax.mul(total, 1 / (steps * batch))
 
     tokens = ("int32", (steps, batch))
     return Model(loss, inputs(tokens=tokens, labels=tokens))
+
+
+def _word_loss(weights: Weights, x: Array, labels: Array, vocabulary: int) -> Array:
+    """Of one step: a full softmax over the vocabulary."""
+    kernel = weights("softmax.w", (x.shape[-1], vocabulary))
+    return _dense_loss(x, labels, kernel, weights("softmax.b", (vocabulary,)))
+
+
+@jax.jit  # type: ignore[untyped-decorator]
+def _dense_loss(x: Array, labels: Array, kernel: Array, bias: Array) -> Array:
+    return cross_entropy(dense(x, kernel, bias), labels)
 
 
 # GNMT: translation by stacked LSTM encoders and decoders with attention, unrolled over time.
@@ -140,8 +151,7 @@ def gnmt(
                     with jax.named_scope("attention"), jax.named_scope(f"t{step}"):
                         context = _attend(weights, x, keys, values)
             with jax.named_scope("softmax"), jax.named_scope(f"t{step}"):
-                logits = linear(weights, "softmax", x, vocabulary)
-                total = lax.add(total, cross_entropy(logits, labels[step]))
+                total = lax.add(total, _word_loss(weights, x, labels[step], vocabulary))
         with jax.named_scope("softmax"):
             return lax.mul(total, 1 / (steps * batch))
 
@@ -152,9 +162,13 @@ def gnmt(
 def _attend(weights: Weights, query: Array, keys: Array, values: Array) -> Array:
     """The mean of `values` [batch, time, units], weighted by how well `keys` meet the query."""
     queried = linear(weights, "attention.query", query, query.shape[1], bias=False)
-    meeting = lax.tanh(lax.add(keys, unsqueeze(queried, 1)))
-    direction = weights("attention.direction", (query.shape[1],))
-    share = softmax(lax.dot_general(meeting, direction, (((2,), (0,)), ((), ()))))
+    meeting = lax.add(keys, unsqueeze(queried, 1))
+    return _weighted_mean(meeting, values, weights("attention.direction", (query.shape[1],)))
+
+
+@jax.jit  # type: ignore[untyped-decorator]
+def _weighted_mean(meeting: Array, values: Array, direction: Array) -> Array:
+    share = softmax(lax.dot_general(lax.tanh(meeting), direction, (((2,), (0,)), ((), ()))))
     return lax.dot_general(share, values, (((1,), (1,)), ((0,), (0,))))
 
 
@@ -377,6 +391,7 @@ def _neighbours(weights: Weights, name: str, x: Array, reach: int = 4) -> Array:
     return lax.add(y, last(weights(f"{name}.b", (size,)), y))
 
 
+@jax.jit  # type: ignore[untyped-decorator]
 def _chunk(
     x: Array, b: Array, c: Array, step: Array, decay: Array, carried: Array, mask: Array
 ) -> tuple[Array, Array]:

@@ -92,7 +92,7 @@ TRACED: dict[str, Workload] = {workload.name: workload for workload in _workload
 
 
 def trace(workload: Workload) -> Program:
-    """The workload's train step as a Program. Takes from half a second to half a minute."""
+    """The workload's train step as a Program. Takes from a tenth of a second to three seconds."""
     from loadmaster.program.importers.jax.importer import import_jax
 
     function, args, options = workload.make()

@@ -28,12 +28,15 @@ class Weights:
         self.values = values
         self.dtype = dtype
         self.declared: dict[str, Array] = {}
+        self._zeros: dict[str, Array] = {}
 
     def __call__(self, name: str, shape: Sequence[int]) -> Array:
         if self.values is not None:
             return self.values[name]
-        self.declared[name] = jax.ShapeDtypeStruct(tuple(shape), self.dtype)
-        return lax.full(tuple(shape), 0, self.dtype)
+        if name not in self.declared:
+            self.declared[name] = jax.ShapeDtypeStruct(tuple(shape), self.dtype)
+            self._zeros[name] = lax.full(tuple(shape), 0, self.dtype)
+        return self._zeros[name]
 
 
 Loss = Callable[[Weights, Batch], Array]
@@ -75,7 +78,13 @@ def train_step(model: Model) -> tuple[Callable[..., Any], tuple[Any, ...], dict[
 
     params = declared_weights(model)
     moments = {name: jax.ShapeDtypeStruct(p.shape, "float32") for name, p in params.items()}
-    options = {"weights": [0], "state": [1, 2], "updates": {0: 1, 1: 2, 2: 3}, "group_scope": "update"}
+    options = {
+        "weights": [0],
+        "state": [1, 2],
+        "updates": {0: 1, 1: 2, 2: 3},
+        "group_scope": "update",
+        "sum_early": True,
+    }
     return step, (params, moments, moments, model.batch), options
 
 

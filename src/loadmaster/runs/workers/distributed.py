@@ -2,7 +2,8 @@
 
 A problem that measures has its measurements shared out, plan by plan; all else about it stays here,
 so its baselines, failures and leaders are as they are without workers. Of others batches are scored
-in parts, and an evaluation keeps its number: the same seed gives the same run.
+in parts, and an evaluation keeps its number: the same seed gives the same run. Whole searches are shared out by
+`search_islands`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from loadmaster.plan.json import plan_to_json
 from loadmaster.plan.plan import Plan
 from loadmaster.runs.workers.clients import ProcessWorker, hire_ray_workers
 from loadmaster.runs.workers.pool import Address, Pool, Reply, StartWorker, parse_workers
-from loadmaster.runs.workers.server import Array, pack, pack_function, pack_problem, unpack
+from loadmaster.runs.workers.server import Array, pack, pack_function, pack_problem, search_island, unpack
 from loadmaster.search.evaluator import EvaluationError, Gauge, Measurement
 from loadmaster.search.problem import BatchProblem, Decision, Problem, Scores
 from loadmaster.search.solver import Scoring
@@ -59,6 +60,88 @@ def distribute(problem: Problem, workers: str | Address) -> Iterator[Distributed
             yield Distributed(pool, None)
         finally:
             problem.gauge = own
+
+
+@dataclass(frozen=True)
+class Island:
+    """What one of several searches found."""
+
+    seed: int
+    value: int | None
+    """None: nothing that is legal."""
+    evaluations: int
+    decision: Decision | None
+
+
+def search_islands(
+    problem: Problem,
+    solver: str,
+    evaluations: int,
+    *,
+    islands: int,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+    workers: str | Address | None = None,
+) -> list[Island]:
+    """Several searches that know nothing of each other, each with its own seed: the same ones wherever they run.
+
+    What workers find is evaluated and checked here before it counts.
+
+    Args:
+      problem: one whose values are computed, so that they compare.
+      solver, options: by its name among the solvers of the problem.
+      evaluations: of each island.
+      seed: an island's own follows from it and from the island's number alone.
+      workers: 'local:4', 'ray:8', …; None: one island after the other, here.
+
+    Returns:
+      by number; `min(found, key=…)` of the values is the answer.
+    """
+    if not problem.repeatable:
+        raise LoadmasterError(
+            f"values of this problem of kind '{problem.kind}' are measured, and islands have only their own",
+            object="islands",
+            number=islands,
+            remedy="use distribute, which shares out the measurements of one search",
+        )
+    seeds = [int(np.random.SeedSequence([seed, each]).generate_state(1)[0]) for each in range(islands)]
+    asked = [
+        {
+            "do": "search",
+            "solver": solver,
+            "options": dict(options or {}),
+            "evaluations": evaluations,
+            "seed": each,
+        }
+        for each in seeds
+    ]
+    if workers is None:
+        replies = [search_island(problem, each) for each in asked]
+    else:
+        address = parse_workers(workers) if isinstance(workers, str) else workers
+        with (
+            _started_workers(address, pack_problem(problem)) as (start_worker, size),
+            Pool(start_worker, size) as pool,
+        ):
+            replies = [_content(reply) for reply in pool.map([pack(each) for each in asked])]
+    return [_verified(problem, own, reply) for own, reply in zip(seeds, replies, strict=True)]
+
+
+def _verified(problem: Problem, seed: int, found: Message) -> Island:
+    value, decision = found.about["value"], found.arrays.get("decision")
+    if decision is None or value is None:
+        return Island(seed, None, found.about["evaluations"], None)
+    own = problem.evaluate(decision)
+    violations = problem.violations(problem.plan(decision))
+    if own != value or violations:
+        why = violations[0].message if violations else f"it is {own}"
+        raise LoadmasterError(
+            f"the island of seed {seed} says that its plan has {value}, and here {why}",
+            object="islands",
+            number=seed,
+            remedy="install the same Loadmaster on all workers",
+        )
+    return Island(seed, value, found.about["evaluations"], decision)
 
 
 Calls = Callable[[Sequence[Message]], list[Message]]

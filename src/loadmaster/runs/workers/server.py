@@ -6,6 +6,7 @@ that a training needs many times (`FUNCTIONS`).
 | score | decisions, the number of the first | values, rewards |
 | measure | a plan | every value of the repeats, and why it failed if it did |
 | once | the same | one value |
+| search | a solver, a seed, evaluations | the decision that it found, its value |
 | call | what the function takes | what it gives |
 
 `main` is a worker in a process of its own: the first message on standard input is the problem
@@ -36,7 +37,8 @@ from loadmaster.plan.json import plan_from_json
 from loadmaster.program.storage import save as save_program
 from loadmaster.search.evaluator import CommandEvaluator, EvaluationError, Gauge
 from loadmaster.search.problem import COST_MODEL, BatchProblem, Problem, keys
-from loadmaster.search.registry import load_problem
+from loadmaster.search.registry import load_problem, make_labelled
+from loadmaster.search.solver import Budget, solve
 
 Array = npt.NDArray[Any]
 _ABOUT = "about.json"
@@ -157,6 +159,14 @@ class Server:
             return pack({"error": f"{type(error).__name__}: {error}"})
 
 
+def search_island(problem: Problem, about: Mapping[str, Any]) -> Message:
+    """One search by itself: {'value', 'evaluations'} and the decision, if any was found."""
+    solver = make_labelled(problem.kind, about["solver"], about["options"])
+    found = solve(solver, problem, Budget(about["evaluations"]), about["seed"])
+    decision = {} if found.decision is None else {"decision": np.asarray(found.decision)}
+    return Message({"value": found.value, "evaluations": found.evaluations}, decision)
+
+
 class _Evaluations:
     """Evaluations of a problem, made from its files."""
 
@@ -173,6 +183,8 @@ class _Evaluations:
 
     def __call__(self, request: Message) -> Message:
         about, arrays = request
+        if about["do"] == "search":
+            return search_island(self.problem, about)
         return self._score(about, arrays) if about["do"] == "score" else self._measured(about)
 
     def _score(self, about: dict[str, Any], arrays: dict[str, Array]) -> Message:

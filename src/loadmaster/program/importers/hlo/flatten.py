@@ -16,7 +16,7 @@ from loadmaster.program.importers.hlo.costs import KNOWN, UPDATE, Cost, CostMode
 from loadmaster.program.importers.hlo.module import Computation, Instruction, Module, Shape, numbers
 from loadmaster.program.program import TensorKind, TieKind
 
-MAX_INSTRUCTIONS = 1_000_000
+MAX_INSTRUCTIONS = 2_000_000
 """After inlining: calls of calls can multiply without end."""
 
 INLINED = {

@@ -9,17 +9,15 @@ iteration of an unrolled scan adds `t0`, `t1`, … .
 
 from __future__ import annotations
 
-import gc
 import inspect
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadmaster.errors import BadProgram, nearest, require
 from loadmaster.program.build import Builder
-from loadmaster.program.importers import load_function, note_estimates
+from loadmaster.program.importers import load_function, no_collection, note_estimates
 from loadmaster.program.importers.jax.costs import TYPED_BY_OPERAND
 from loadmaster.program.importers.jax.places import Places
 from loadmaster.program.importers.jax.walk import LITERAL, Node, Walk
@@ -167,6 +165,7 @@ def import_jax(
     strict: bool = False,
     trips: Mapping[str, int] | None = None,
     unroll_limit: int = 20_000,
+    sum_early: bool = False,
 ) -> Program:
     """Trace `function` over `args` (pytrees of `jax.ShapeDtypeStruct` or arrays).
 
@@ -175,27 +174,16 @@ def import_jax(
     of an argument to that of the result that takes its place, leaf by leaf. With
     `group_scope="update"`, the ops in scope `update/NAME` and the arguments whose new
     values they make are one hard group. `trips` gives the counts of loops of unknown
-    length by name. Loops of up to `unroll_limit` ops in all are unrolled.
+    length by name. Loops of up to `unroll_limit` ops in all are unrolled. With `sum_early`,
+    gradients of jitted functions are summed in the order of a step that has none (`Walk.sum_early`).
     """
     jax = require("jax", "agents")
     leaves = _leaves(jax, function, args, weights, state)
-    with _no_collection():
+    with no_collection():
         jitted = function if hasattr(function, "trace") else jax.jit(function)
         traced = jitted.trace(*args)
         walk = Walk(trips=trips or {}, unroll_limit=unroll_limit)
-        return _program(jax, traced, walk, name, leaves, updates or {}, group_scope, strict)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Hundreds of thousands of new objects that are all kept: searching them for garbage doubles the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+        return _program(jax, traced, walk, name, leaves, updates or {}, group_scope, strict, sum_early)
 
 
 def _program(
@@ -207,8 +195,11 @@ def _program(
     updates: Mapping[int, int],
     group_scope: str | None,
     strict: bool,
+    sum_early: bool,
 ) -> Program:
     arguments, results = walk.program(traced.jaxpr)
+    if sum_early:
+        walk.sum_early()
     flat = [leaf for group in leaves for leaf in group]
     if len(arguments) != len(flat):
         raise BadProgram(

@@ -258,6 +258,8 @@ class Walk:
         """Loops whose trip count nobody knows."""
         self.branches: Counter[int] = Counter()
         """How many conditionals had so many branches."""
+        self._calls: list[tuple[int, int]] = []
+        """Of each call, its first node and the one after its last."""
         self._trips = dict(trips)
         self._while_names: Counter[str] = Counter()
 
@@ -274,6 +276,24 @@ class Walk:
                 remedy=f"the loops whose trips can be given: {known}",
             )
         return arguments, results
+
+    def sum_early(self) -> None:
+        """Move sums of gradients to where they were if their function were not jitted.
+
+        The transposed call of a function gives all its gradients at its end, and they are added there to those
+        of other calls; without the call, each is added right behind the op that makes it.
+        """
+        nodes = self.nodes
+        made = {result: position for position, node in enumerate(nodes) for result in node.results}
+        behind = list(range(len(nodes)))
+        for first, end in self._calls:
+            for at in range(end, len(nodes)):
+                inside = [made.get(operand, -1) for operand in nodes[at].operands]
+                inside = [position for position in inside if first <= position < end]
+                if nodes[at].primitive != "add_any" or not inside:
+                    break
+                behind[at] = max(inside)
+        self.nodes = [nodes[at] for at in sorted(range(len(nodes)), key=behind.__getitem__)]
 
     def value(self, type: Type) -> int:
         self.types.append(type)
@@ -347,7 +367,10 @@ class Walk:
                 return self._cond(equation, operands, inner)
             body = self.read.callee(equation)
             if body is not None:
-                return self._call(body, operands, inner)
+                first = len(self.nodes)
+                made = self._call(body, operands, inner)
+                self._calls.append((first, len(self.nodes)))
+                return made
         results = [self.read.type_of(var.aval) for var in equation.outvars]
         if operands and {LITERAL}.issuperset(operands) and all(r.elements == 1 for r in results):
             return [LITERAL] * len(results)  # a constant: folded

@@ -30,6 +30,8 @@ SMALL = 4096
 """Elements up to which the numbers of a constant are kept."""
 SMALL_FLOAT = 64
 """The same for floats: scales and ranges matter to shapes, a bias does not."""
+_MOST_KEY, _MOST_KINDS = 1024, 4096
+"""Bytes of attributes up to which nodes are compared, and how many kinds of nodes are remembered."""
 
 Dims = tuple[int | str, ...]
 """Dimensions; a text is the name of one that is not known."""
@@ -83,8 +85,9 @@ class Value:
         return self if self.base is None else self.base.root
 
 
-def element_type(name: str, number: int) -> str:
-    """ONNX's FLOAT8E4M3FN as 'f8e4m3fn'; texts are refused, with the tensor's name."""
+@cache
+def _type_words(number: int) -> tuple[str, str]:
+    """(ONNX's word for a type, ours or '')."""
     onnx = require("onnx", "onnx")
     known = onnx.TensorProto.DataType
     word = known.Name(number) if number in known.values() else f"number {number}"
@@ -92,6 +95,12 @@ def element_type(name: str, number: int) -> str:
     for prefix, letter in (("BFLOAT", "bf"), ("FLOAT", "f"), ("UINT", "u"), ("INT", "i"), ("COMPLEX", "c")):
         if not dtype and word.startswith(prefix):
             dtype = letter + word.removeprefix(prefix).lower()
+    return word, dtype
+
+
+def element_type(name: str, number: int) -> str:
+    """ONNX's FLOAT8E4M3FN as 'f8e4m3fn'; texts are refused, with the tensor's name."""
+    word, dtype = _type_words(number)
     if dtype not in BITS:
         raise BadProgram(
             f"tensor '{name}' has elements of type {word}",
@@ -253,6 +262,7 @@ class Sizes:
         """Names of dimensions of the inputs."""
         self._declared_holds = True
         """Sizes in the file may be used: the user changed none that was fixed."""
+        self._inferred: dict[tuple[Any, ...], list[Any]] = {}
 
     def inputs(self, graph: Any) -> dict[str, Value]:
         """The program's inputs, by name: those of the graph that are no weights."""
@@ -347,6 +357,22 @@ class Sizes:
         return values
 
     def _types(self, node: Any, inputs: Sequence[Value | None], who: str) -> Mapping[str, Any]:
+        """Inferred types by name. Nodes alike in all that inference looks at are looked at once."""
+        parts = [attribute.SerializeToString() for attribute in node.attribute]
+        if sum(map(len, parts)) > _MOST_KEY or any(v is not None and v.data is not None for v in inputs):
+            return self._infer(node, inputs, who)
+        forms = tuple(None if value is None else (value.dtype, value.shape) for value in inputs)
+        named = tuple(bool(name) for name in node.output)
+        key = (node.domain, node.op_type, named, forms, *parts)
+        types = self._inferred.get(key)
+        if types is None:
+            found = self._infer(node, inputs, who)
+            types = [found.get(name) for name in node.output]
+            if len(self._inferred) < _MOST_KINDS:
+                self._inferred[key] = types
+        return dict(zip(node.output, types, strict=True))
+
+    def _infer(self, node: Any, inputs: Sequence[Value | None], who: str) -> Mapping[str, Any]:
         domain = "" if node.domain in STANDARD else node.domain
         try:
             schema = self.onnx.defs.get_schema(node.op_type, self.versions.get(domain, 1), domain)

@@ -190,7 +190,7 @@ class Walk:
         if len(inside) > MOST_NESTED:
             raise malformed(f"graphs are nested more than {MOST_NESTED} deep", "graph", len(inside))
         for position, operator in enumerate(graph.operators):
-            self._visits += 1
+            self._visits += bool(inside)  # a file has room for those outside of all
             if self._visits > MOST_VISITS:
                 raise BadProgram(
                     f"loops and branches stand for more than {MOST_VISITS} operators",

@@ -26,14 +26,19 @@ class Broken(ValueError):
     """The bytes are no flatbuffer of this kind."""
 
 
-_SIZES = {"b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "Q": 8}
+_NUMBERS = {code: struct.Struct("<" + code) for code in ("b", "B", "h", "H", "i", "I", "q", "Q", "HH")}
 
 
 def number(data: bytes, at: int, code: str) -> int:
     """The whole number of a `struct` code at a place."""
-    if not 0 <= at <= len(data) - _SIZES[code]:
+    return int(_unpack(data, at, code)[0])
+
+
+def _unpack(data: bytes, at: int, code: str) -> tuple[int, ...]:
+    form = _NUMBERS[code]
+    if not 0 <= at <= len(data) - form.size:
         raise Broken(f"place {at} is outside of {len(data)} bytes")
-    return int(struct.unpack_from("<" + code, data, at)[0])
+    return form.unpack_from(data, at)
 
 
 def follow(data: bytes, at: int) -> int:
@@ -64,10 +69,11 @@ class Table:
         """Where a field lies, or None if it has its default."""
         vtable = self._vtable
         entry = 4 + 2 * field
-        if entry + 2 > number(self.data, vtable, "H"):
+        known, size = _unpack(self.data, vtable, "HH")
+        if entry + 2 > known:
             return None
-        step = number(self.data, vtable + entry, "H")
-        if step >= number(self.data, vtable + 2, "H"):
+        (step,) = _unpack(self.data, vtable + entry, "H")
+        if step >= size:
             raise Broken(f"field {field} is outside of its table")
         return self.at + step if step else None
 
