@@ -20,7 +20,7 @@ from loadmaster.arrays import Bool, Float64, Int32, Int64
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph.decoder import Decoder, FusionMode, fusion_modes, hinted_devices, leaves, partitions
 from loadmaster.graph.list_placers import Heft, MEtf
-from loadmaster.graph.moves import FittedMoves, Moves, first_rows
+from loadmaster.graph.moves import Changes, FittedMoves, Moves, first_rows
 from loadmaster.graph.pipeline import WORST, batch_size, graph_of
 from loadmaster.graph.placers import Expert, Places, find_clusters
 from loadmaster.graph.problem import UNFIT, GraphOptimization
@@ -195,7 +195,8 @@ class Bandit:
         self.gained, self.tried = np.ones(len(operators)), np.full(len(operators), 2.0)
         self.mean = MEAN.copy()
         self.rounds = np.array([[0.01, 0.01], [16.0, 16.0]])
-        """[2, 2] what rounds of candidates and stretches of annealing gained, and their evaluations."""
+        """[2, 1 + stretches] what rounds of candidates and each kind of stretch of annealing gained, and their
+        evaluations."""
 
     def draw(self, rng: Rng, count: int) -> Int64:
         rate = self.gained / self.tried
@@ -213,20 +214,22 @@ class Bandit:
         if better[best] and np.isfinite(candidates.parameters[best]).all():
             self.mean = 0.9 * self.mean + 0.1 * candidates.parameters[best]
 
-    def stretches(self, rng: Rng, size: Float64, cost: Float64) -> bool:
-        """Whether a stretch of annealing comes next and not a round of candidates: by what both have gained for what
-        they cost. Evaluations in each [2], and the cost of one [2]."""
+    def choose_round(self, rng: Rng, size: Float64, cost: Float64) -> int:
+        """0: a round of candidates comes next, else which stretch of annealing: by what they have gained for what they
+        cost. Evaluations in each [1 + stretches], and the cost of one."""
         gained, evaluations = self.rounds
         share = (gained / (evaluations * cost)) ** 2 / (size * cost)
-        return bool(rng.random() < np.clip(share[1] / share.sum(), STRETCHED, 1 - STRETCHED))
+        share = np.clip(share / share.sum(), STRETCHED, 1 - STRETCHED)
+        at = int(np.searchsorted(np.cumsum(share[1:]), rng.random() * share.sum(), side="right"))
+        return (at + 1) % len(share)
 
-    def learn_round(self, stretched: bool, evaluations: int, before: int | None, after: int | None) -> None:
+    def learn_round(self, kind: int, evaluations: int, before: int | None, after: int | None) -> None:
         """From the best value before and after a round."""
         gain = 0.0
         if after is not None and before != after:
             gain = 1.0 if before is None else float(np.log(before / max(1, after)))
-        self.rounds[:, int(stretched)] *= STRETCH_DECAY
-        self.rounds[:, int(stretched)] += gain + STRETCH_GAIN, evaluations
+        self.rounds[:, kind] *= STRETCH_DECAY
+        self.rounds[:, kind] += gain + STRETCH_GAIN, evaluations
 
     def arrays(self) -> State:
         return {"bandit": np.stack([self.gained, self.tried]), "mean": self.mean, "gains": self.rounds}
@@ -344,17 +347,17 @@ class Stretch:
         self.moves, self.climb = FittedMoves(self.problem), self.problem.climb()
         left = (budget.evaluations or UNLIMITED) - begun
         self.size = int(np.clip(left // 16, STRETCH, batch_size(self.problem, LONG_STRETCH)))
-        self.cost = np.array([1.0, STRETCH_COST if budget.evaluations is None else 1.0])
-        """Of a candidate and of a proposal; where evaluations are counted, they are the same."""
+        self.cost = STRETCH_COST if budget.evaluations is None else 1.0
+        """Of a proposal over that of a candidate; where evaluations are counted, they are the same."""
 
     def run(self, meter: Meter, rng: Rng, standing: Standing, heat: float) -> Standing:
         """Where the stretch ended."""
         start = self.space.vectors(standing.vector[None], np.array([standing.within]))[0]
         count = self.size if meter.evaluations_left is None else min(self.size, meter.evaluations_left)
-        changes = self.moves.draw_for(start, rng, self.size)
+        self.climb.start(start)
+        changes = self.draw(rng, standing, start)
         scale = standing.value / max(1, self.problem.reference_ps) if standing.value < UNFIT else 1.0
         slack = rng.exponential(size=self.size) * scale * heat * float(rng.choice(COOLER))
-        self.climb.start(start)
         judged, accepted = self.climb.run(*first_rows(changes, count), slack[:count], True)
         values = self.problem.values(*judged)
         values = np.where((values < 0) | (accepted == 0), WORST, values)
@@ -363,6 +366,10 @@ class Stretch:
         if not len(taken):
             return standing
         return self._back(meter, standing, start, self.climb.vector(), int(values[taken[-1]]))
+
+    def draw(self, rng: Rng, standing: Standing, start: Float64) -> Changes:
+        """`size` proposals for the plan in hand, of which `start` is the vector that the climb stands on."""
+        return self.moves.draw_for(start, rng, self.size)
 
     def _back(self, meter: Meter, standing: Standing, start: Float64, found: Float64, value: int) -> Standing:
         """The plan with keys as they are before the devices cut them, if it is as good with them."""
@@ -498,17 +505,21 @@ class LargeNeighbourhood(Solver):
         before the first."""
         if not proposer.bandit.operators:
             return
-        bandit, stretch = proposer.bandit, Stretch(proposer, begun[0], meter.budget)
+        bandit, stretches = proposer.bandit, self.make_stretches(proposer, begun[0], meter.budget)
+        if bandit.rounds.shape[1] != 1 + len(stretches):
+            bandit.rounds = np.repeat([[0.01], [16.0]], 1 + len(stretches), axis=1)
+        size = np.array([self.batch, *(stretch.size for stretch in stretches)])
+        cost = np.array([1.0, *(stretch.cost for stretch in stretches)])
         progress = make_progress(meter, *begun)
         while not meter.exhausted:
             heat = FIRST_HEAT * (LAST_HEAT / FIRST_HEAT) ** min(1.0, progress())
             before, used, whole = meter.best_value, meter.evaluations, True
-            stretched = bandit.stretches(rng, np.array([self.batch, stretch.size]), stretch.cost)
-            if stretched:
-                standing = stretch.run(meter, rng, standing, heat)
+            kind = bandit.choose_round(rng, size, cost)
+            if kind:
+                standing = stretches[kind - 1].run(meter, rng, standing, heat)
             else:
                 standing, whole = self._round(meter, proposer, rng, standing, heat)
-            bandit.learn_round(stretched, meter.evaluations - used, before, meter.best_value)
+            bandit.learn_round(kind, meter.evaluations - used, before, meter.best_value)
             if checkpoints and whole and not meter.exhausted and meter.observer.wants_checkpoint(meter):
                 meter.checkpoint(
                     {
@@ -521,6 +532,10 @@ class LargeNeighbourhood(Solver):
                     }
                 )
             meter.progress(temperature=heat)
+
+    def make_stretches(self, proposer: Proposer, begun: float, budget: Budget) -> list[Stretch]:
+        """The ways in which this search anneals."""
+        return [Stretch(proposer, begun, budget)]
 
     def _round(
         self, meter: Meter, proposer: Proposer, rng: Rng, standing: Standing, heat: float

@@ -49,7 +49,7 @@ class GraphView:
         )
         self.first, self.second = pairs // max(1, self.groups), pairs % max(1, self.groups)
         """[E] pairs of groups of which the second reads the first's results."""
-        self.pair_move = _sum(self.pair_of, self.move, len(pairs))
+        self.pair_move = sum_by(self.pair_of, self.move, len(pairs))
 
     def by_device(self, device: Int32, amount: Float64) -> Float64:
         """[K, D] sums of amounts [G] over the groups of each device, of devices [K, G]."""
@@ -72,13 +72,13 @@ class PlanView:
         critical = np.exp(-SHARPNESS * slack)
         self.start, self.end = start / self.time, end / self.time
         groups, step_group = graph.groups, graph.step_group
-        self.critical = _sum(step_group, graph.step_time * critical, groups) / self.time
+        self.critical = sum_by(step_group, graph.step_time * critical, groups) / self.time
         """[G] critical work."""
         self.slack = np.ones(groups)
         np.minimum.at(self.slack, step_group, slack)
         both = np.minimum(critical[graph.source], critical[graph.reader])
         self.pair_move = graph.pair_move / self.time
-        self.pair_critical = _sum(graph.pair_of, graph.move * both, len(graph.first)) / self.time
+        self.pair_critical = sum_by(graph.pair_of, graph.move * both, len(graph.first)) / self.time
         self.cut: Bool = device[graph.first] != device[graph.second]
         self.work = graph.work / self.time
         self.load = graph.by_device(device[None], self.work)[0]
@@ -94,7 +94,7 @@ class PlanView:
         busy = np.minimum(busy * BINS / self.time, 2.0)
         weight = graph.step_time / self.time
         return np.stack(
-            [_sum(graph.step_group, weight * busy[d, bins], graph.groups) for d in range(graph.devices)],
+            [sum_by(graph.step_group, weight * busy[d, bins], graph.groups) for d in range(graph.devices)],
             axis=1,
         )
 
@@ -129,30 +129,30 @@ def make_features(plan: PlanView, standing: Standing, device: Int32, operator: I
         5 * (held.max(axis=1) - plan.held.max()),
         held.max(axis=1),
         (held > 1).sum(axis=1),
-        _log((reckoned[:, 1] - plan.reckoned[1]) / plan.time),
+        signed_log((reckoned[:, 1] - plan.reckoned[1]) / plan.time),
         np.log1p(changed.sum(axis=1)),
-        _log(moved),
-        _log(critical),
+        signed_log(moved),
+        signed_log(critical),
         critical / np.maximum(1e-9, moved),
         10 * np.where(changed, plan.slack, 1.0).min(axis=1, initial=1.0),
-        _log(new @ plan.pair_move),
-        _log(gone @ plan.pair_move),
-        _log(new @ plan.pair_critical),
-        _log(gone @ plan.pair_critical),
-        _log(new @ plan.pair_move - gone @ plan.pair_move),
-        _log(new @ plan.pair_critical - gone @ plan.pair_critical),
+        signed_log(new @ plan.pair_move),
+        signed_log(gone @ plan.pair_move),
+        signed_log(new @ plan.pair_critical),
+        signed_log(gone @ plan.pair_critical),
+        signed_log(new @ plan.pair_move - gone @ plan.pair_move),
+        signed_log(new @ plan.pair_critical - gone @ plan.pair_critical),
         np.log1p(new.sum(axis=1)),
         np.log1p(gone.sum(axis=1)),
         (new.sum(axis=1) - gone.sum(axis=1)) / np.maximum(1, changed.sum(axis=1)),
-        _log((changed * there).sum(axis=1)),
-        _log(changed @ plan.beside[groups, here]),
-        _log((load**2).sum(axis=1) - (plan.load**2).sum()),
+        signed_log((changed * there).sum(axis=1)),
+        signed_log(changed @ plan.beside[groups, here]),
+        signed_log((load**2).sum(axis=1) - (plan.load**2).sum()),
         ones * np.log2(graph.devices),
         ones * np.log(max(1, graph.groups)) / 2,
         ones * 2 * plan.load.max(),
         ones * plan.held.max(),
         ones * np.log1p(10 * plan.cut.mean() if len(plan.cut) else 0.0),
-        ones * _log(np.atleast_1d(plan.pair_move[plan.cut].sum())),
+        ones * signed_log(np.atleast_1d(plan.pair_move[plan.cut].sum())),
         ones * np.log(plan.load.sum() / max(1e-9, graph.devices * plan.load.max())),
         ones * standing.within,
     )
@@ -180,7 +180,7 @@ def device_features(plan: PlanView) -> Float32:
 
     def met(index: Int64, other: Int64, amount: Float64) -> Float64:
         """[G, D] amounts of pairs, by the group and the device of the other."""
-        flat = _sum(index * devices + here[other], amount, groups * devices)
+        flat = sum_by(index * devices + here[other], amount, groups * devices)
         return flat.reshape(groups, devices)
 
     into, out = met(graph.second, graph.first, plan.pair_move), met(graph.first, graph.second, plan.pair_move)
@@ -193,22 +193,22 @@ def device_features(plan: PlanView) -> Float32:
     at[own, here] = 1.0
     columns = (
         at,
-        wide(_log(plan.work)[:, None]),
-        wide(_log(plan.critical)[:, None]),
+        wide(signed_log(plan.work)[:, None]),
+        wide(signed_log(plan.critical)[:, None]),
         wide(10 * plan.slack[:, None]),
         wide(2 * plan.load[None]),
         wide(2 * plan.load[here][:, None]),
         wide(plan.held[None]),
         wide(plan.held[here][:, None]),
         wide(10 * graph.bytes[:, None] / graph.capacity[None]),
-        _log(into),
-        _log(out),
-        _log(urgent_in),
-        _log(urgent_out),
-        _log(into - into[own, here][:, None]),
-        _log(out - out[own, here][:, None]),
-        _log(plan.beside),
-        _log(plan.beside - plan.beside[own, here][:, None]),
+        signed_log(into),
+        signed_log(out),
+        signed_log(urgent_in),
+        signed_log(urgent_out),
+        signed_log(into - into[own, here][:, None]),
+        signed_log(out - out[own, here][:, None]),
+        signed_log(plan.beside),
+        signed_log(plan.beside - plan.beside[own, here][:, None]),
         wide(first[:, None]),
         wide(last[:, None]),
         wide(np.full((1, 1), np.log2(max(1, devices)))),
@@ -235,12 +235,13 @@ def _mean_over(value: Float32, index: Int64, other: Int64, weight: Float32) -> F
     return found.reshape(value.shape)
 
 
-def _log(amount: Float64) -> Float64:
+def signed_log(amount: Float64) -> Float64:
     """Signed logarithm: amounts are parts of the time, of which thousandths matter."""
     return np.asarray(np.sign(amount) * np.log1p(1e3 * np.abs(amount)), dtype=np.float64)
 
 
-def _sum(index: npt.NDArray[np.integer], values: Float64, count: int) -> Float64:
+def sum_by(index: npt.NDArray[np.integer], values: Float64, count: int) -> Float64:
+    """[count] sums of the values of each index."""
     return np.bincount(index, weights=values, minlength=count).astype(np.float64)
 
 

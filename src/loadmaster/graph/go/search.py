@@ -9,12 +9,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from loadmaster.arrays import Float32, Float64, Int32
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph.decoder import partitions
+from loadmaster.graph.go.changes import (
+    CHANGES,
+    RunView,
+    change_features,
+    join_changes,
+    single_moves,
+    take_changes,
+)
 from loadmaster.graph.go.scores import (
     PRIOR,
     RANKER,
@@ -35,10 +45,13 @@ from loadmaster.graph.large_neighbourhood import (
     Proposer,
     Standing,
     Starts,
+    Stretch,
     reckon_time,
 )
+from loadmaster.graph.moves import Changes
+from loadmaster.graph.problem import UNFIT
 from loadmaster.learn.policies import BadPolicy, read_policy
-from loadmaster.search.solver import Meter, Solution, State
+from loadmaster.search.solver import Budget, Meter, Solution, State
 
 Rng = np.random.Generator
 
@@ -51,6 +64,13 @@ DECODED, FIRST = 64, 7
 other fusions are."""
 EVERY = 4
 """Rounds between two looks of the prior at the plan in hand."""
+DRAWN, SINGLES = 4, 8
+"""Proposals of annealing that are ranked, for each that is tried: those that it draws, and single groups to other
+devices, at most."""
+SCREENED_COST = 2.0
+"""The time of a proposal that was ranked over that of another."""
+ANYWAY = 0.1
+"""The share of proposals that are tried whatever is expected of them."""
 GUMBEL = 0.3
 """Of the noise on utilities: the network may be wrong in the same way every time."""
 
@@ -61,18 +81,28 @@ class Policy:
 
     ranker: Network | None
     prior: Network | None
+    changes: Network | None
     portfolio: Float64
     """[P, 6] scheduler parameters as they are drawn, and the order."""
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """By name."""
+        found: dict[str, npt.NDArray[Any]] = {"portfolio": self.portfolio}
+        for name in ("ranker", "prior", "changes"):
+            network = getattr(self, name)
+            found |= {} if network is None else network.arrays(name)
+        return found
 
 
 @lru_cache(maxsize=8)
 def load_policy(name: str) -> Policy:
     """Of a file of `train`, of the package, or untrained."""
     if name == UNTRAINED:
-        return Policy(RANKER.make(0), PRIOR.make(0), np.zeros((0, 6)))
+        return Policy(RANKER.make(0), PRIOR.make(0), CHANGES.make(0), np.zeros((0, 6)))
     arrays, _ = read_policy(name, "go")
     try:
         ranker, prior = RANKER.read(arrays, "ranker"), PRIOR.read(arrays, "prior")
+        changes = CHANGES.read(arrays, "changes")
         portfolio = np.asarray(arrays["portfolio"], dtype=np.float64)
         fine = portfolio.ndim == 2 and portfolio.shape[1] == 6 and bool(np.isfinite(portfolio).all())
         fine = fine and bool(np.isin(portfolio[:, 5], (0, 1, 2)).all())
@@ -84,7 +114,7 @@ def load_policy(name: str) -> Policy:
             object=name,
             remedy="train it again with this version: loadmaster train go --out POLICY.npz",
         )
-    return Policy(ranker, prior, portfolio)
+    return Policy(ranker, prior, changes, portfolio)
 
 
 class Watched:
@@ -112,10 +142,43 @@ class Watched:
         return self._seen[1]
 
 
+class ScreenedStretch(Stretch):
+    """Annealing whose proposals a network has ranked: of single groups to other devices, and of what annealing draws
+    anyway, those that it expects most of."""
+
+    def __init__(self, proposer: Proposer, begun: float, budget: Budget, network: Network) -> None:
+        super().__init__(proposer, begun, budget)
+        self.network, self.graph = network, GraphView(proposer.decoder)
+        self.cost *= SCREENED_COST if budget.evaluations is None else 1.0
+        decided = self.space.device.stop > self.space.device.start
+        self.singles = self.problem.groups * (self.problem.devices - 1) if decided else 0
+
+    def draw(self, rng: Rng, standing: Standing, start: Float64) -> Changes:
+        if standing.value >= UNFIT:
+            return super().draw(rng, standing, start)
+        run = RunView(self.graph, self.climb, start)
+        pool = self.pool(rng, run)
+        utility = rank(self.network, change_features(run, pool))
+        chosen = np.argsort(-(utility + GUMBEL * rng.gumbel(size=len(utility))), kind="stable")[: self.size]
+        anyway = np.flatnonzero(rng.random(len(chosen)) < ANYWAY)
+        chosen[anyway] = rng.integers(len(utility), size=len(anyway))  # the network may be wrong
+        return take_changes(pool, rng.permutation(chosen))
+
+    def pool(self, rng: Rng, run: RunView) -> Changes:
+        """What is ranked."""
+        drawn = self.moves.draw_for(run.vector, rng, DRAWN * self.size)
+        most = min(self.singles, SINGLES * self.size)
+        if not most:
+            return drawn
+        numbers = rng.choice(self.singles, size=most, replace=False, shuffle=False)
+        return join_changes(single_moves(self.problem, run.here, numbers), drawn)
+
+
 class Go(LargeNeighbourhood):
     """As `large-neighbourhood`, with a trained network. `init`: the policy that comes with the package, a file of
     `loadmaster train go`, or 'none' (untrained networks). `screen`: so many times as many candidates are ranked as are
-    evaluated; 1: the ranker has no say. `prior`: whether the prior has a say in what is freed and where it goes."""
+    evaluated; 1: the ranker has no say. `prior`: whether the prior has a say in what is freed and where it goes. `changes`:
+    whether a network screens what annealing proposes."""
 
     name = "go"
     summary = "large neighbourhoods whose changes a trained network proposes and ranks (GO)"
@@ -126,13 +189,14 @@ class Go(LargeNeighbourhood):
         batch: int = 8,
         screen: int = SCREEN,
         prior: bool = True,
+        changes: bool = True,
         portfolio: int = 16,
         threads: int | None = None,
     ) -> None:
         super().__init__(batch, screen, portfolio, threads)
-        self.init, self.prior = init, prior
+        self.init, self.prior, self.changes = init, prior, changes
         self.policy = load_policy(init)
-        self.options = {"init": init, "prior": prior, **self.options}
+        self.options = {"init": init, "prior": prior, "changes": changes, **self.options}
         self._watched: Watched | None = None
         self._rounds = 0
 
@@ -150,6 +214,12 @@ class Go(LargeNeighbourhood):
         self._rounds = int(state["rounds"])
         proposer.prior = np.array(state["prior"]) if state["prior"].size else None
         proposer.weight = np.array(state["weight"]) if state["weight"].size else None
+
+    def make_stretches(self, proposer: Proposer, begun: float, budget: Budget) -> list[Stretch]:
+        found, network = super().make_stretches(proposer, begun, budget), self.policy.changes
+        if network is not None and self.changes:
+            found.append(ScreenedStretch(proposer, begun, budget, network))
+        return found
 
     def watched(self, proposer: Proposer) -> Watched:
         """The views of what is searched now."""

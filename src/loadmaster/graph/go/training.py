@@ -32,6 +32,7 @@ from loadmaster.graph.go.cases import (
     TRACED,
     make_case,
 )
+from loadmaster.graph.go.changes import CHANGE_FEATURES, CHANGES, RunView, change_features, take_changes
 from loadmaster.graph.go.scores import (
     FEATURES,
     PARTS,
@@ -41,8 +42,18 @@ from loadmaster.graph.go.scores import (
     Network,
     device_features,
 )
-from loadmaster.graph.go.search import UNTRAINED, Go, Policy, load_policy
-from loadmaster.graph.large_neighbourhood import DEVIATION, MEAN, ORDER_SHARES, Candidates, Proposer, Standing
+from loadmaster.graph.go.search import UNTRAINED, Go, Policy, ScreenedStretch, load_policy
+from loadmaster.graph.large_neighbourhood import (
+    DEVIATION,
+    MEAN,
+    ORDER_SHARES,
+    Candidates,
+    Proposer,
+    Standing,
+    Stretch,
+)
+from loadmaster.graph.moves import Changes
+from loadmaster.graph.pipeline import WORST
 from loadmaster.graph.problem import UNFIT
 from loadmaster.learn.checkpoints import BadState, check_same, read_state, state_path, write_state
 from loadmaster.learn.policies import save_policy
@@ -67,12 +78,14 @@ VALIDATION = 10
 PER_REQUEST = 2
 REQUESTS = 6
 """Graphs in a request, and requests for each worker at once."""
-FIT_SHARE = 0.15
+FIT_SHARE = 0.25
 """Of a round's seconds, for the fit."""
 PASSED = (0, 8, 20)
 """Rounds whose plan in hand is compared with the best in the end."""
 PER_PAIR = 10
 """Groups that move, and groups that stay, of such a plan."""
+JUDGED, JUDGED_STRETCHES = 64, 6
+"""Changes that are judged before a stretch of annealing, and before how many stretches of a search."""
 MOVED = 3.0
 """How much more a group counts that moves."""
 
@@ -100,12 +113,52 @@ class Options:
 # --- what workers do ------------------------------------------------------------------------------
 
 
+class RecordedStretch(ScreenedStretch):
+    """A stretch that judges some changes of the plan in hand apart from each other before it begins, and keeps what they
+    looked like and the logarithm of their time over the plan's. `network`: None before there is one."""
+
+    def __init__(
+        self,
+        proposer: Proposer,
+        begun: float,
+        budget: Budget,
+        network: Network | None,
+        rows: list[Float32],
+        logs: list[Float64],
+    ) -> None:
+        super().__init__(proposer, begun, budget, CHANGES.make(0) if network is None else network)
+        self.learned, self.rows, self.logs = network is not None, rows, logs
+
+    def draw(self, rng: Rng, standing: Standing, start: Float64) -> Changes:
+        if standing.value < UNFIT and len(self.logs) < JUDGED_STRETCHES:
+            run = RunView(self.graph, self.climb, start)
+            pool = self.pool(rng, run)
+            some = rng.permutation(len(pool[0]) - 1)[:JUDGED]
+            changes = take_changes(pool, some)
+            never = np.full(len(some), -1e9)
+            judged, _ = self.climb.run(*changes, never, False)
+            values = self.problem.values(*judged)
+            self.rows.append(change_features(run, changes))
+            self.logs.append(logs_over(np.where(values < 0, WORST, values), standing))
+        return (
+            super().draw(rng, standing, start) if self.learned else Stretch.draw(self, rng, standing, start)
+        )
+
+
+def logs_over(values: Int64, standing: Standing) -> Float64:
+    """Logarithms of values over a plan's that fits."""
+    logs = np.clip(np.log(np.maximum(1, values) / max(1, standing.value)), -MOST_LOG, MOST_LOG)
+    return np.where(values >= UNFIT, MOST_LOG, logs)
+
+
 class Recorder(Go):
     """A search that keeps what its candidates looked like and the logarithm of their time over the plan's in hand; and
     some plans in hand, to be compared with the best in the end."""
 
     def __init__(self, policy: Policy) -> None:
         learned = policy.ranker is not None
+        self.change_rows: list[Float32] = []
+        self.change_logs: list[Float64] = []
         super().__init__(UNTRAINED, screen=4 if learned else 1, portfolio=len(policy.portfolio), threads=1)
         self.policy = policy
         self.rows: list[Float32] = []
@@ -135,6 +188,10 @@ class Recorder(Go):
         better = values[best] < standing.value
         return Standing(plain[best], mode.within, int(values[best])) if better else standing
 
+    def make_stretches(self, proposer: Proposer, begun: float, budget: Budget) -> list[Stretch]:
+        network = self.policy.changes
+        return [RecordedStretch(proposer, begun, budget, network, self.change_rows, self.change_logs)]
+
     def propose(self, proposer: Proposer, rng: Rng, standing: Standing) -> Candidates:
         if self._rounds in PASSED:
             self.passed.append(standing)
@@ -145,8 +202,7 @@ class Recorder(Go):
     def evaluated(self, standing: Standing, values: Int64) -> None:
         self.rows[-1] = self.rows[-1][: len(values)]
         if standing.value < UNFIT:
-            logs = np.clip(np.log(np.maximum(1, values) / max(1, standing.value)), -MOST_LOG, MOST_LOG)
-            logs = np.where(values >= UNFIT, MOST_LOG, logs)
+            logs = logs_over(values, standing)
         else:
             logs = np.where(values < standing.value, -0.1, 0.1)
         self.logs.append(logs)
@@ -188,9 +244,14 @@ def make_searcher(setup: Message) -> Callable[[Message], Message]:
 
     def answer(request: Message) -> Message:
         given, about = request.arrays, request.about
-        policy = Policy(None, None, given["portfolio"])
+        policy = Policy(None, None, None, given["portfolio"])
         if about["learned"]:
-            policy = Policy(RANKER.read(given, "ranker"), PRIOR.read(given, "prior"), given["portfolio"])
+            networks = (
+                RANKER.read(given, "ranker"),
+                PRIOR.read(given, "prior"),
+                CHANGES.read(given, "changes"),
+            )
+            policy = Policy(*networks, given["portfolio"])
         numbers, evaluations = given["numbers"].tolist(), int(about["evaluations"])
         return search_cases(numbers, int(about["seed"]), policy, evaluations, own)
 
@@ -201,7 +262,8 @@ def search_cases(
     numbers: Sequence[int], seed: int, policy: Policy, evaluations: int, own: Own = ()
 ) -> Message:
     """`rows` [R, F], `logs` [R] and `count` [C] rows of each case; `tried` [C, P] logs of the portfolio's members; and of
-    plans in hand, see `Recorder.pairs`, `pair_rows`, `pair_devices`, `pair_label`, `pair_moved`, and their `pairs` [C]."""
+    plans in hand, see `Recorder.pairs`, `pair_rows`, `pair_devices`, `pair_label`, `pair_moved`, and their `pairs` [C];
+    of small changes, see `RecordedStretch`, `change_rows`, `change_logs` and their `changes` [C]."""
     found: dict[str, list[npt.NDArray[Any]]] = {
         "rows": [np.zeros((0, FEATURES), np.float16)],
         "logs": [np.zeros(0, np.float32)],
@@ -209,8 +271,10 @@ def search_cases(
         "pair_devices": [np.zeros(0, np.int64)],
         "pair_label": [np.zeros(0, np.int64)],
         "pair_moved": [np.zeros(0, np.bool_)],
+        "change_rows": [np.zeros((0, CHANGE_FEATURES), np.float16)],
+        "change_logs": [np.zeros(0, np.float32)],
     }
-    count, pairs, tried = list[int](), list[int](), list[Float64]()
+    count, pairs, changes, tried = list[int](), list[int](), list[int](), list[Float64]()
     for number in numbers:
         problem, recorder = make_case(number, seed, own), Recorder(policy)
         budget = Budget(evaluations + len(policy.portfolio))
@@ -218,6 +282,9 @@ def search_cases(
         found["rows"] += [each.astype(np.float16) for each in recorder.rows[: len(recorder.logs)]]
         found["logs"] += [each.astype(np.float32) for each in recorder.logs]
         count.append(sum(map(len, recorder.logs)))
+        found["change_rows"] += [each.astype(np.float16) for each in recorder.change_rows]
+        found["change_logs"] += [each.astype(np.float32) for each in recorder.change_logs]
+        changes.append(sum(map(len, recorder.change_logs)))
         tried.append(recorder.tried)
         pairs.append(0)
         if solution.decision is not None:
@@ -229,6 +296,7 @@ def search_cases(
             found["pair_moved"].append(made[3])
     arrays: dict[str, npt.NDArray[Any]] = {name: np.concatenate(each) for name, each in found.items()}
     arrays["count"], arrays["pairs"] = np.array(count, dtype=np.int64), np.array(pairs, dtype=np.int64)
+    arrays["changes"] = np.array(changes, dtype=np.int64)
     arrays["tried"] = np.array(tried, dtype=np.float32).reshape(len(numbers), -1)
     return Message({}, arrays)
 
@@ -378,6 +446,9 @@ def _no_data() -> dict[str, npt.NDArray[Any]]:
         "pair_label": np.zeros(0, np.int64),
         "pair_moved": np.zeros(0, np.bool_),
         "pair_case": np.zeros(0, np.int64),
+        "change_rows": np.zeros((0, CHANGE_FEATURES), np.float16),
+        "change_logs": np.zeros(0, np.float32),
+        "change_case": np.zeros(0, np.int64),
     }
 
 
@@ -425,7 +496,7 @@ class _Training:
         self.options, self.out, self.seed, self.report, self.started = options, out, seed, report, now()
         self.first = _first_portfolio(seed)
         """[TRIED, 6]"""
-        self.policy = Policy(None, None, self.first) if init is None else load_policy(init)
+        self.policy = Policy(None, None, None, self.first) if init is None else load_policy(init)
         self.rounds = list[dict[str, Any]]()
         self.data = _no_data()
         if resume is not None:
@@ -444,7 +515,7 @@ class _Training:
             begun = now()
             until = None if share is None else begun + (1 - FIT_SHARE) * share
             self._search(number, search, size, calls, until)
-            if not len(self.data["logs"]) or not len(self.data["pair_label"]):
+            if not all(len(self.data[name]) for name in ("logs", "pair_label", "change_logs")):
                 raise Unfinished(
                     "training ended before a graph was searched with success",
                     object="seconds",
@@ -468,10 +539,8 @@ class _Training:
         begin, policy = number * self.options.graphs, self.policy
         numbers = list(range(begin, begin + self.options.graphs))
         at_once = PER_REQUEST * (REQUESTS * size if calls is not None else 1)
-        learned = policy.ranker is not None and policy.prior is not None
-        arrays: dict[str, npt.NDArray[Any]] = {"portfolio": policy.portfolio}
-        if policy.ranker is not None and policy.prior is not None:
-            arrays |= policy.ranker.arrays("ranker") | policy.prior.arrays("prior")
+        learned = policy.ranker is not None
+        arrays = policy.arrays()
         about = {"learned": learned, "seed": self.seed, "evaluations": self.options.evaluations}
         pieces: dict[str, list[npt.NDArray[Any]]] = {name: [each] for name, each in self.data.items()}
         for at in range(0, len(numbers), at_once):
@@ -484,6 +553,7 @@ class _Training:
             for part, reply in zip(parts, replies, strict=True):
                 found = dict(reply.arrays)
                 found["case"] = np.repeat(np.array(part, dtype=np.int64), found.pop("count"))
+                found["change_case"] = np.repeat(np.array(part, dtype=np.int64), found.pop("changes"))
                 found["pair_case"] = np.repeat(np.array(part, dtype=np.int64), found.pop("pairs"))
                 if learned:  # its portfolio is another
                     found["tried"] = found["tried"][:0, :0].reshape(0, TRIED)
@@ -495,12 +565,22 @@ class _Training:
     def _fit(self, number: int, until: float | None) -> None:
         data, options = self.data, self.options
         rng = np.random.default_rng([self.seed, number, 6])
-        half = None if until is None else (now() + until) / 2
+        third = None if until is None else (until - now()) / 3
         kept = data["case"] % VALIDATION != 0
         rows = data["rows"][kept]
         ranker = fit_ranker(
-            RANKER.make(self.seed, *_moments(rows)), rows, data["logs"][kept], options, rng, half
+            RANKER.make(self.seed, *_moments(rows)),
+            rows,
+            data["logs"][kept],
+            options,
+            rng,
+            None if third is None else now() + third,
         )
+        change_kept = data["change_case"] % VALIDATION != 0
+        rows = data["change_rows"][change_kept]
+        changes = CHANGES.make(self.seed, *_moments(rows))
+        until_changes = None if third is None else now() + third
+        changes = fit_ranker(changes, rows, data["change_logs"][change_kept], options, rng, until_changes)
         chosen = data["pair_case"] % VALIDATION != 0
         pair_rows = data["pair_rows"][np.repeat(chosen, data["pair_devices"])]
         devices, label, moved = (data[name][chosen] for name in ("pair_devices", "pair_label", "pair_moved"))
@@ -509,13 +589,16 @@ class _Training:
         portfolio = self.policy.portfolio
         if len(data["tried"]):
             portfolio = self.first[choose_portfolio(data["tried"].astype(np.float64), KEPT)]
-        self.policy = Policy(ranker, prior, portfolio)
+        self.policy = Policy(ranker, prior, changes, portfolio)
         self.rounds.append(
             {
                 "graphs": len(np.unique(data["case"])),
                 "candidates": len(data["logs"]),
                 "better": float((data["logs"] < -GAIN).mean()),
-                "area_under_curve": self._judge_ranker(~kept),
+                "area_under_curve": self._judge("", ranker, ~kept),
+                "changes": len(data["change_logs"]),
+                "changes_better": float((data["change_logs"] < -GAIN).mean()),
+                "changes_area_under_curve": self._judge("change_", changes, ~change_kept),
                 **self._judge_prior(~chosen),
                 "portfolio": _mean_best(data["tried"], self.first, portfolio),
                 "took_seconds": now() - self.started,
@@ -523,16 +606,17 @@ class _Training:
         )
         self.report(f"round {number + 1}: {self.rounds[-1]}")
 
-    def _judge_ranker(self, left_out: Bool) -> float | None:
-        """The mean over graphs that were left out."""
-        assert self.policy.ranker is not None
-        data, found = self.data, []
-        score = self.policy.ranker(data["rows"][left_out].astype(np.float32))[:, 0]
-        better, case = data["logs"][left_out] < -GAIN, data["case"][left_out]
-        for number in np.unique(case).tolist():
-            own = case == number
-            if 3 < better[own].sum() < own.sum():
-                found.append(area_under_curve(score[own], better[own]))
+    def _judge(self, prefix: str, network: Network, left_out: Bool) -> float | None:
+        """How a network ranks rows: the mean over graphs that were left out."""
+        data = self.data
+        score = network(data[f"{prefix}rows"][left_out].astype(np.float32))[:, 0]
+        better, case = data[f"{prefix}logs"][left_out] < -GAIN, data[f"{prefix}case"][left_out]
+        starts = np.flatnonzero(np.diff(case, prepend=-1))  # rows of a graph are together
+        found = [
+            area_under_curve(score[own], better[own])
+            for own in np.split(np.arange(len(case)), starts[1:])
+            if 3 < better[own].sum() < len(own)
+        ]
         return float(np.mean(found)) if found else None
 
     def _judge_prior(self, left_out: Bool) -> dict[str, float | None]:
@@ -557,7 +641,6 @@ class _Training:
 
     def _write(self) -> None:
         policy = self.policy
-        assert policy.ranker is not None and policy.prior is not None
         trained_on = {
             "traced": TRACED,
             "small": SMALL,
@@ -574,9 +657,7 @@ class _Training:
             trained_on=trained_on,
             held_out=held_out,
         )
-        arrays = (
-            policy.ranker.arrays("ranker") | policy.prior.arrays("prior") | {"portfolio": policy.portfolio}
-        )
+        arrays = policy.arrays()
         save_policy(self.out, arrays, header)
         about = {"agent": "go", "options": asdict(self.options), "seed": self.seed, "rounds": self.rounds}
         write_state(state_path(self.out), {**self.data, **arrays}, about)
@@ -586,7 +667,12 @@ class _Training:
         check_same(path, about, asdict(self.options), self.seed, "go")
         try:
             portfolio = np.asarray(state["portfolio"], dtype=np.float64)
-            self.policy = Policy(RANKER.read(state, "ranker"), PRIOR.read(state, "prior"), portfolio)
+            networks = (
+                RANKER.read(state, "ranker"),
+                PRIOR.read(state, "prior"),
+                CHANGES.read(state, "changes"),
+            )
+            self.policy = Policy(*networks, portfolio)
             self.data = {name: np.asarray(state[name]) for name in self.data}
             self.rounds = list(about["rounds"])
         except (LoadmasterError, KeyError, TypeError) as error:
