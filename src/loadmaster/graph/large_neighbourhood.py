@@ -132,30 +132,24 @@ class Neighbourhoods:
         pairs = pairs[:, np.argsort(pairs[0], kind="stable")]
         self.near, self.starts = pairs[1], np.searchsorted(pairs[0], np.arange(self.groups + 1))
 
-    def free(self, rng: Rng, operator: str, weight: Float64 | None = None) -> Bool:
-        """[G] the groups that an operator frees; `weight` [G]: how likely a group is chosen, or None."""
+    def free(self, rng: Rng, operator: str) -> Bool:
+        """[G] the groups that an operator frees."""
         groups = self.groups
         free = np.zeros(groups, dtype=np.bool_)
         size = int(np.clip(np.exp(rng.uniform(np.log(2), np.log(max(3, groups / 3)))), 1, groups))
         if operator == "few":
-            free[self._draw(rng, min(size, MOST_FEW), weight)] = True
+            free[rng.integers(groups, size=min(size, MOST_FEW))] = True
         elif operator == "window":
             begin = int(rng.integers(-size // 2, groups))
             free[self.order[max(0, begin) : begin + size]] = True
         elif operator == "ball":
-            self._ball(rng, free, int(self._draw(rng, 1, weight)[0]), size)
+            self._ball(rng, free, int(rng.integers(groups, size=1)[0]), size)
         elif operator == "layer":
             for _ in range(int(rng.integers(1, 4))):
                 free[self.layers[int(rng.integers(len(self.layers)))]] = True
         else:
             free[:] = True
         return free
-
-    def _draw(self, rng: Rng, count: int, weight: Float64 | None) -> Int64:
-        if weight is None:
-            return rng.integers(self.groups, size=count)
-        count = min(count, int(np.count_nonzero(weight)))
-        return rng.choice(self.groups, size=count, replace=False, p=weight)
 
     def _ball(self, rng: Rng, free: Bool, centre: int, size: int) -> None:
         free[centre] = True
@@ -195,8 +189,7 @@ class Bandit:
         self.gained, self.tried = np.ones(len(operators)), np.full(len(operators), 2.0)
         self.mean = MEAN.copy()
         self.rounds = np.array([[0.01, 0.01], [16.0, 16.0]])
-        """[2, 1 + stretches] what rounds of candidates and each kind of stretch of annealing gained, and their
-        evaluations."""
+        """[2, 2] what rounds of candidates and stretches of annealing gained, and their evaluations."""
 
     def draw(self, rng: Rng, count: int) -> Int64:
         rate = self.gained / self.tried
@@ -214,22 +207,20 @@ class Bandit:
         if better[best] and np.isfinite(candidates.parameters[best]).all():
             self.mean = 0.9 * self.mean + 0.1 * candidates.parameters[best]
 
-    def choose_round(self, rng: Rng, size: Float64, cost: Float64) -> int:
-        """0: a round of candidates comes next, else which stretch of annealing: by what they have gained for what they
-        cost. Evaluations in each [1 + stretches], and the cost of one."""
+    def stretches(self, rng: Rng, size: Float64, cost: Float64) -> bool:
+        """Whether a stretch of annealing comes next and not a round of candidates: by what both have gained for what
+        they cost. Evaluations in each [2], and the cost of one [2]."""
         gained, evaluations = self.rounds
         share = (gained / (evaluations * cost)) ** 2 / (size * cost)
-        share = np.clip(share / share.sum(), STRETCHED, 1 - STRETCHED)
-        at = int(np.searchsorted(np.cumsum(share[1:]), rng.random() * share.sum(), side="right"))
-        return (at + 1) % len(share)
+        return bool(rng.random() < np.clip(share[1] / share.sum(), STRETCHED, 1 - STRETCHED))
 
-    def learn_round(self, kind: int, evaluations: int, before: int | None, after: int | None) -> None:
+    def learn_round(self, stretched: bool, evaluations: int, before: int | None, after: int | None) -> None:
         """From the best value before and after a round."""
         gain = 0.0
         if after is not None and before != after:
             gain = 1.0 if before is None else float(np.log(before / max(1, after)))
-        self.rounds[:, kind] *= STRETCH_DECAY
-        self.rounds[:, kind] += gain + STRETCH_GAIN, evaluations
+        self.rounds[:, int(stretched)] *= STRETCH_DECAY
+        self.rounds[:, int(stretched)] += gain + STRETCH_GAIN, evaluations
 
     def arrays(self) -> State:
         return {"bandit": np.stack([self.gained, self.tried]), "mean": self.mean, "gains": self.rounds}
@@ -248,8 +239,7 @@ def natural(drawn: Float64) -> Float64:
 
 
 class Proposer:
-    """Draws candidates around a plan in hand. `prior` [G, D] and `weight` [G]: what somebody believes about
-    devices (log-probabilities) and about groups that should be freed; None: nothing."""
+    """Draws candidates around a plan in hand."""
 
     def __init__(self, problem: GraphOptimization, threads: int | None = None) -> None:
         self.problem, self.space, self.moves = problem, Space(problem), Moves(problem)
@@ -259,8 +249,6 @@ class Proposer:
         self.neighbourhoods = Neighbourhoods(problem, self.decoder, self.moves) if placed else None
         self.bandit = Bandit(operators)
         self.unit = float(self.decoder.work.mean()) if problem.groups else 0.0
-        self.prior: Float64 | None = None
-        self.weight: Float64 | None = None
 
     def draw_parameters(self, rng: Rng, count: int) -> tuple[Float64, Int64]:
         """([count, 5] in logarithms, [count] orders)"""
@@ -308,12 +296,9 @@ class Proposer:
         given = np.repeat(here[None].astype(np.int32), len(operators), axis=0)
         bias = np.zeros((len(operators), groups, devices))
         for row, operator in enumerate(operators):
-            weight = self.weight if self.weight is not None and rng.random() < 0.7 else None
-            freed = np.flatnonzero(self.neighbourhoods.free(rng, operator, weight))
+            freed = np.flatnonzero(self.neighbourhoods.free(rng, operator))
             given[row, freed] = -1
             bias[row, freed, here[freed]] += float(rng.choice(HOLDS)) * self.unit
-            if self.prior is not None and rng.random() < 0.7:
-                bias[row, freed] += self.prior[freed] * self.unit * float(rng.choice((1.5, 5.0, 15.0)))
             if len(freed) < 64 or rng.random() < 0.5:
                 noise = rng.normal(size=(len(freed), devices)) * (rng.random((len(freed), 1)) < 0.5)
                 bias[row, freed] += noise * self.unit * float(rng.choice(NOISES))
@@ -347,8 +332,8 @@ class Stretch:
         self.moves, self.climb = FittedMoves(self.problem), self.problem.climb()
         left = (budget.evaluations or UNLIMITED) - begun
         self.size = int(np.clip(left // 16, STRETCH, batch_size(self.problem, LONG_STRETCH)))
-        self.cost = STRETCH_COST if budget.evaluations is None else 1.0
-        """Of a proposal over that of a candidate; where evaluations are counted, they are the same."""
+        self.cost = np.array([1.0, STRETCH_COST if budget.evaluations is None else 1.0])
+        """Of a candidate and of a proposal; where evaluations are counted, they are the same."""
 
     def run(self, meter: Meter, rng: Rng, standing: Standing, heat: float) -> Standing:
         """Where the stretch ended."""
@@ -450,6 +435,7 @@ class LargeNeighbourhood(Solver):
         the scheduler makes of everything, and of constructive pipelines."""
         problem, (first, *others) = proposer.problem, proposer.space.modes
         found = Starts(meter, proposer.space)
+        self.look_first(proposer, rng, found)
         found.add([*found.elsewhere, *self.starts(proposer)], first)
         placements = found.best_devices(FUSED_OTHERWISE)
         for mode in others:
@@ -460,6 +446,9 @@ class LargeNeighbourhood(Solver):
             found.add(list(anew), found.best_mode())
         self.construct(meter, proposer, found)
         return found.best()
+
+    def look_first(self, proposer: Proposer, rng: Rng, found: Starts) -> None:
+        """Plans that come before all others."""
 
     def construct(self, meter: Meter, proposer: Proposer, found: Starts) -> None:
         """Hints and constructive placements that the scheduler reckons best, unless somebody has tried them before;
@@ -505,21 +494,17 @@ class LargeNeighbourhood(Solver):
         before the first."""
         if not proposer.bandit.operators:
             return
-        bandit, stretches = proposer.bandit, self.make_stretches(proposer, begun[0], meter.budget)
-        if bandit.rounds.shape[1] != 1 + len(stretches):
-            bandit.rounds = np.repeat([[0.01], [16.0]], 1 + len(stretches), axis=1)
-        size = np.array([self.batch, *(stretch.size for stretch in stretches)])
-        cost = np.array([1.0, *(stretch.cost for stretch in stretches)])
+        bandit, stretch = proposer.bandit, self.make_stretch(proposer, begun[0], meter.budget)
         progress = make_progress(meter, *begun)
         while not meter.exhausted:
             heat = FIRST_HEAT * (LAST_HEAT / FIRST_HEAT) ** min(1.0, progress())
             before, used, whole = meter.best_value, meter.evaluations, True
-            kind = bandit.choose_round(rng, size, cost)
-            if kind:
-                standing = stretches[kind - 1].run(meter, rng, standing, heat)
+            stretched = bandit.stretches(rng, np.array([self.batch, stretch.size]), stretch.cost)
+            if stretched:
+                standing = stretch.run(meter, rng, standing, heat)
             else:
                 standing, whole = self._round(meter, proposer, rng, standing, heat)
-            bandit.learn_round(kind, meter.evaluations - used, before, meter.best_value)
+            bandit.learn_round(stretched, meter.evaluations - used, before, meter.best_value)
             if checkpoints and whole and not meter.exhausted and meter.observer.wants_checkpoint(meter):
                 meter.checkpoint(
                     {
@@ -533,9 +518,9 @@ class LargeNeighbourhood(Solver):
                 )
             meter.progress(temperature=heat)
 
-    def make_stretches(self, proposer: Proposer, begun: float, budget: Budget) -> list[Stretch]:
-        """The ways in which this search anneals."""
-        return [Stretch(proposer, begun, budget)]
+    def make_stretch(self, proposer: Proposer, begun: float, budget: Budget) -> Stretch:
+        """How this search anneals."""
+        return Stretch(proposer, begun, budget)
 
     def _round(
         self, meter: Meter, proposer: Proposer, rng: Rng, standing: Standing, heat: float

@@ -23,6 +23,8 @@ from loadmaster.graph.large_neighbourhood import OPERATORS, Candidates, Proposer
 
 SHARPNESS = 50.0
 """How fast a step counts less as critical with its slack, in parts of the time."""
+BLOCK = 96
+"""Rows of a product of matrices: a library that shares larger ones among threads takes longer to do so than they take."""
 BINS = 64
 """Of time, in which it is told how busy a device is."""
 
@@ -163,78 +165,6 @@ def make_features(plan: PlanView, standing: Standing, device: Int32, operator: I
     return clipped
 
 
-OWN = 21
-PRIOR_FEATURES = 3 * OWN
-
-
-def device_features(plan: PlanView) -> Float32:
-    """[G, D, F] of every group with every device: of the plan in hand, what the group would meet there, and the
-    means of both over the groups that it reads and over those that read it (GraphSAGE, whose aggregation has no
-    parameters). What is said of a device does not depend on its number."""
-    graph, here = plan.graph, plan.device
-    groups, devices = graph.groups, graph.devices
-    own = np.arange(groups)
-
-    def wide(amount: Float64) -> Float64:
-        return np.broadcast_to(amount, (groups, devices))
-
-    def met(index: Int64, other: Int64, amount: Float64) -> Float64:
-        """[G, D] amounts of pairs, by the group and the device of the other."""
-        flat = sum_by(index * devices + here[other], amount, groups * devices)
-        return flat.reshape(groups, devices)
-
-    into, out = met(graph.second, graph.first, plan.pair_move), met(graph.first, graph.second, plan.pair_move)
-    urgent_in = met(graph.second, graph.first, plan.pair_critical)
-    urgent_out = met(graph.first, graph.second, plan.pair_critical)
-    first, last = np.ones(groups), np.zeros(groups)
-    np.minimum.at(first, graph.step_group, plan.start)
-    np.maximum.at(last, graph.step_group, plan.end)
-    at = np.zeros((groups, devices))
-    at[own, here] = 1.0
-    columns = (
-        at,
-        wide(signed_log(plan.work)[:, None]),
-        wide(signed_log(plan.critical)[:, None]),
-        wide(10 * plan.slack[:, None]),
-        wide(2 * plan.load[None]),
-        wide(2 * plan.load[here][:, None]),
-        wide(plan.held[None]),
-        wide(plan.held[here][:, None]),
-        wide(10 * graph.bytes[:, None] / graph.capacity[None]),
-        signed_log(into),
-        signed_log(out),
-        signed_log(urgent_in),
-        signed_log(urgent_out),
-        signed_log(into - into[own, here][:, None]),
-        signed_log(out - out[own, here][:, None]),
-        signed_log(plan.beside),
-        signed_log(plan.beside - plan.beside[own, here][:, None]),
-        wide(first[:, None]),
-        wide(last[:, None]),
-        wide(np.full((1, 1), np.log2(max(1, devices)))),
-        wide(np.full((1, 1), 2 * plan.load.max(initial=0.0))),
-    )
-    mine = np.clip(np.nan_to_num(np.stack(columns, axis=2)), -10, 10).astype(np.float32)
-    weight = (np.log1p(1e4 * plan.pair_move) + 0.1).astype(np.float32)
-    read = _mean_over(mine, graph.second, graph.first, weight)
-    readers = _mean_over(mine, graph.first, graph.second, weight)
-    return np.concatenate([mine, read, readers], axis=2)
-
-
-def _mean_over(value: Float32, index: Int64, other: Int64, weight: Float32) -> Float32:
-    """[G, D, F] of values [G, D, F] the weighted mean over the other groups of a group's pairs."""
-    flat = value.reshape(len(value), -1)
-    order = np.argsort(index, kind="stable")
-    starts = np.searchsorted(index[order], np.arange(len(value)))
-    found = np.zeros_like(flat)
-    has = np.bincount(index, minlength=len(value)) > 0
-    if len(index):
-        weighed = flat[other[order]] * weight[order][:, None]
-        total = np.add.reduceat(weight[order], starts[has])
-        found[has] = np.add.reduceat(weighed, starts[has], axis=0) / total[:, None]
-    return found.reshape(value.shape)
-
-
 def signed_log(amount: Float64) -> Float64:
     """Signed logarithm: amounts are parts of the time, of which thousandths matter."""
     return np.asarray(np.sign(amount) * np.log1p(1e3 * np.abs(amount)), dtype=np.float64)
@@ -270,11 +200,16 @@ class Network:
 
     def __call__(self, features: Float32) -> Float32:
         """[..., outputs] of features [..., F]."""
-        x: Float32 = (features - self.mean) / self.deviation
+        flat = features.reshape(-1, features.shape[-1])
+        blocks = -(-len(flat) // BLOCK)
+        x: Float32 = np.zeros((blocks * BLOCK, flat.shape[1]), dtype=np.float32)
+        x[: len(flat)] = (flat - self.mean) / self.deviation
+        x = x.reshape(blocks, BLOCK, -1)
         x = silu(x @ self.enter + self.enter_bias)
         x = silu(x @ self.inner + self.inner_bias)
         found: Float32 = x @ self.leave + self.leave_bias
-        return found
+        found = found.reshape(blocks * BLOCK, -1)[: len(flat)]
+        return found.reshape(*features.shape[:-1], -1)
 
     def arrays(self, prefix: str) -> dict[str, npt.NDArray[Any]]:
         """By name."""
@@ -328,8 +263,6 @@ class Shape:
 
 RANKER = Shape(FEATURES, 64, 2)
 """Outputs: the logit that a change is for the better, and the signed root of the logarithm of what it gains."""
-PRIOR = Shape(PRIOR_FEATURES, 32, 1)
-"""Output: how much a group should be on a device."""
 
 
 def rank(ranker: Network, features: Float32) -> Float64:
@@ -337,13 +270,6 @@ def rank(ranker: Network, features: Float32) -> Float64:
     logit, gain = ranker(features).astype(np.float64).T
     likely = -np.logaddexp(0.0, -logit)
     return np.asarray(likely + 2 * np.log(np.maximum(gain, 0.0) + 0.02), dtype=np.float64)
-
-
-def believe(prior: Network, features: Float32) -> Float64:
-    """[G, D] log-probabilities of devices, of features [G, D, F]."""
-    logits = prior(features)[..., 0].astype(np.float64)
-    logits -= logits.max(axis=1, keepdims=True)
-    return np.asarray(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)), dtype=np.float64)
 
 
 def silu(x: npt.NDArray[np.floating]) -> Float32:
