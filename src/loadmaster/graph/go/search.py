@@ -17,15 +17,20 @@ import numpy.typing as npt
 from loadmaster.arrays import Float32, Float64, Int32
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph.decoder import partitions
-from loadmaster.graph.go.changes import (
+from loadmaster.graph.go.scores import (
     CHANGES,
+    RANKER,
+    GraphView,
+    Network,
+    PlanView,
     RunView,
     change_features,
     join_changes,
+    make_features,
+    rank,
     single_moves,
     take_changes,
 )
-from loadmaster.graph.go.scores import RANKER, GraphView, Network, PlanView, make_features, rank
 from loadmaster.graph.large_neighbourhood import (
     FUSED_OTHERWISE,
     OPERATORS,

@@ -30,16 +30,20 @@ from loadmaster.graph.go.cases import (
     TRACED,
     make_case,
 )
-from loadmaster.graph.go.changes import CHANGE_FEATURES, CHANGES, RunView, change_features, take_changes
 from loadmaster.graph.go.scores import (
+    CHANGE_FEATURES,
+    CHANGES,
     FEATURES,
     PARTS,
     RANKER,
     GraphView,
     Network,
     PlanView,
+    RunView,
+    change_features,
     make_features,
     operator_numbers,
+    take_changes,
 )
 from loadmaster.graph.go.search import UNTRAINED, Go, Policy, ScreenedStretch, load_policy, placement_features
 from loadmaster.graph.large_neighbourhood import (
@@ -423,7 +427,7 @@ class _Training:
                 raise Unfinished(
                     "training ended before a graph was searched with success",
                     object="seconds",
-                    remedy="let it run longer",
+                    remedy="let it run longer, or give more evaluations",
                 )
             self._fit(number, None if share is None else begun + share)
             self._write()
