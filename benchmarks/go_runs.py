@@ -128,8 +128,8 @@ def _labelled(name: str, **options: Any) -> Callable[[], Solver]:
 
 SOLVERS: dict[str, Callable[[], Solver]] = {
     "go": _labelled("go"),
-    "go, ranker alone": _labelled("go", prior=False),
-    "go, prior alone": _labelled("go", screen=1),
+    "go, first plans alone": _labelled("go", changes=False),
+    "go, changes alone": _labelled("go", look_ahead=False),
     "go, untrained": _labelled("go", init="none"),
     "large-neighbourhood": _labelled("large-neighbourhood"),
     "large-neighbourhood, no screen": _labelled("large-neighbourhood", screen=1),

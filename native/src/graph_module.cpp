@@ -265,6 +265,37 @@ class GraphClimb {
     must(started_ && row >= -1 && row < rows_, "there is no such row");
     return owned(climb_.vector(row));
   }
+  // Of what stands: step [nodes]; of steps [S] the group, device, start, end, latest end and the time at
+  // which all that they read was there; of transfers [M] the step that made it (-1: none), the step that
+  // needs it first, the device, start, end and latest end.
+  nb::dict timeline() const {
+    must(started_ && !climb_.incremental().judged().faulty, "nothing stands");
+    const auto s = climb_.incremental().standing();
+    const std::size_t moves = s.history.moves.size();
+    std::vector<i32> step(decisions_.node_op.size()), from(moves), device(moves);
+    for (std::size_t i = 0; i < step.size(); ++i) step[i] = s.built.graph.of[decisions_.node_op[i]];
+    std::vector<i64> start(moves), end(moves);
+    for (std::size_t i = 0; i < moves; ++i) {
+      const graph::History::Move& move = s.history.moves[i];
+      from[i] = s.built.writer[move.tensor], device[i] = move.device;
+      start[i] = move.start, end[i] = move.end;
+    }
+    nb::dict found;
+    found["step"] = owned(std::move(step));
+    found["group"] = owned(std::vector<i32>(s.built.group));
+    found["device"] = owned(std::vector<i32>(s.placement.device));
+    found["start"] = owned(std::vector<i64>(s.history.start));
+    found["end"] = owned(std::vector<i64>(s.history.end));
+    found["ready"] = owned(std::vector<i64>(s.history.ready));
+    found["latest"] = owned(std::vector<i64>(s.timeline.latest));
+    found["move_from"] = owned(std::move(from));
+    found["move_reader"] = owned(std::vector<i32>(s.timeline.reader));
+    found["move_device"] = owned(std::move(device));
+    found["move_start"] = owned(std::move(start));
+    found["move_end"] = owned(std::move(end));
+    found["move_latest"] = owned(std::vector<i64>(s.timeline.move_latest));
+    return found;
+  }
   // Runs so far, and those of them that began at time 0.
   nb::tuple counts() const {
     return nb::make_tuple(climb_.incremental().runs(), climb_.incremental().full_runs());
@@ -359,6 +390,7 @@ void bind_graph(nb::module_& m) {
       .def("run", &GraphClimb::run, nb::arg("rows"), nb::arg("index"), nb::arg("source"), nb::arg("value"),
            nb::arg("slack"), nb::arg("cut") = false)
       .def("vector", &GraphClimb::vector, nb::arg("row") = -1)
+      .def("timeline", &GraphClimb::timeline)
       .def("counts", &GraphClimb::counts);
 }
 

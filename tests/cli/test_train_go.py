@@ -11,7 +11,7 @@ import pytest
 from loadmaster.learn.policies import read_policy
 
 MODEL = "alexnet-train"
-TINY = {"graphs": 2, "evaluations": 20, "steps": 5, "batch": 16}
+TINY = {"graphs": 2, "evaluations": 160, "steps": 5, "batch": 16}
 SMALL = tuple(word for name, value in TINY.items() for word in ("--set", f"{name}={value}"))
 
 

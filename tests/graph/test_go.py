@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +23,21 @@ from loadmaster.graph.go.cases import (
     synthetic_case,
 )
 from loadmaster.graph.go.scores import (
+    CHANGE_FEATURES,
+    CHANGES,
     FEATURES,
     PARTS,
-    PRIOR,
     RANKER,
     GraphView,
     PlanView,
+    RunView,
     Shape,
-    believe,
-    device_features,
+    change_features,
+    join_changes,
     make_features,
     rank,
+    single_moves,
+    take_changes,
 )
 from loadmaster.graph.go.search import SHIPPED, Go, load_policy
 from loadmaster.graph.large_neighbourhood import OPERATORS, Standing
@@ -46,7 +49,7 @@ from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 from search.conformance import conforms
 
-TINY: dict[str, Any] = {"rounds": 1, "graphs": 6, "evaluations": 24, "steps": 20, "batch": 64}
+TINY: dict[str, Any] = {"rounds": 1, "graphs": 6, "evaluations": 160, "steps": 20, "batch": 64}
 
 
 def _recurrent(**about: object) -> GraphOptimization:
@@ -80,9 +83,17 @@ def test_the_shipped_policy_says_what_it_never_saw() -> None:
     assert set(about["held_out"]["machines"]) == set(HELD_OUT_MACHINES)
 
 
+def test_the_shipped_policy_says_how_it_was_made() -> None:
+    _, about = read_policy(SHIPPED, "go")
+    assert about["command"][:2] == ["train", "go"] and "--seed" in about["command"]
+    assert all(len(about["data"][name]) == 64 for name in ("rows", "logs", "change_rows", "change_logs"))
+    assert len(about["rounds"]) == about["settings"]["rounds"]
+    assert about["rounds"][-1]["changes_area_under_curve"] > 0.8
+
+
 def test_no_shipped_weight_is_its_initial_value() -> None:
     policy, (_, about) = load_policy(SHIPPED), read_policy(SHIPPED, "go")
-    for shape, network in ((RANKER, policy.ranker), (PRIOR, policy.prior)):
+    for shape, network in ((RANKER, policy.ranker), (CHANGES, policy.changes)):
         first = shape.make(int(about["seed"]))
         assert network is not None
         for name in PARTS:
@@ -120,10 +131,6 @@ def test_device_names_play_no_part() -> None:
     one = make_features(plan, standing, changed, operator)
     two = make_features(renamed, standing, names[changed], operator)
     assert one.shape == (5, FEATURES) and one == pytest.approx(two, abs=2e-3)
-    wide, other = device_features(plan), device_features(renamed)
-    assert wide.shape == (problem.groups, 4, PRIOR.features)
-    assert wide == pytest.approx(other[:, names], abs=2e-3)
-    assert len(np.unique(wide[:, :, 0].sum(axis=1))) == 1  # every group is somewhere
 
 
 def test_slack_is_that_of_the_reckoned_plan() -> None:
@@ -144,6 +151,62 @@ def test_a_change_that_changes_nothing_looks_like_nothing() -> None:
     standing = Standing(np.zeros(0), False, 1)
     row = make_features(PlanView(graph, here), standing, here[None], np.array([OPERATORS.index("few")]))[0]
     assert not row[[0, 1, 3, 6, 7, 8, 9, 12, 13, 14, 15, 18, 19, 21, 23]].any()
+
+
+def _stand(problem: GraphOptimization, device: Any) -> tuple[Any, Any]:
+    """(a climb that stands on a placement, its vector)"""
+    vector = problem.vector()
+    vector[problem.part("device")] = device
+    climb = problem.climb()
+    climb.start(vector)
+    return climb, vector
+
+
+def test_the_timeline_of_a_plan_keeps_its_orders() -> None:
+    """Nothing ends after its latest end, something is critical, and all could end at their latest ends together: steps
+    of a device do not overlap then, and nothing starts before what it reads has been made or moved."""
+    problem = GraphOptimization(*synthetic_case("layered", 3))
+    for device in hinted_devices(problem)[3:]:
+        found = _stand(problem, device)[0].timeline()
+        total = found["end"].max()
+        for name in ("", "move_"):
+            end, latest = found[f"{name}end"], found[f"{name}latest"]
+            assert np.all(end <= latest) and np.all(latest <= total)
+        assert (found["end"] == found["latest"]).any()
+        start = found["latest"] - (found["end"] - found["start"])
+        for each in range(problem.devices):
+            own = np.flatnonzero(found["device"] == each)
+            own = own[np.argsort(found["start"][own], kind="stable")]
+            assert np.all(found["latest"][own[:-1]] <= start[own[1:]])
+        made = found["move_from"] >= 0
+        moved = found["move_latest"] - (found["move_end"] - found["move_start"])
+        assert np.all(found["latest"][found["move_from"][made]] <= moved[made])
+        assert np.all(found["move_latest"] <= start[found["move_reader"]])
+        assert np.all(found["move_end"] <= found["start"][found["move_reader"]])
+
+
+def test_small_changes_do_not_see_device_names() -> None:
+    problem = _recurrent(tasks=("placement",))
+    graph, here = GraphView(Decoder(problem, 1)), hinted_devices(problem)[4].astype(np.int64)
+    numbers, rows = np.arange(problem.groups), []
+    for device in (here, 1 - here):
+        run = RunView(graph, *_stand(problem, device))
+        rows.append(change_features(run, single_moves(problem, run.here, numbers)))
+    assert rows[0] == pytest.approx(rows[1], abs=2e-3)
+    assert rows[0].shape == (problem.groups, CHANGE_FEATURES) and len(np.unique(rows[0], axis=0)) > 5
+
+
+def test_changes_are_taken_and_joined_as_they_are() -> None:
+    problem = _recurrent()
+    here = hinted_devices(problem)[3].astype(np.int64)
+    several = (np.array([0, 2, 2, 3]), np.array([5, 6, 7]), np.array([-1, 1, -1]), np.array([0.5, 0.0, 1.0]))
+    joined = join_changes(single_moves(problem, here, np.array([4, 1])), several)
+    assert joined[0].tolist() == [0, 1, 2, 4, 4, 5]
+    moved = joined[1][:2] - problem.part("device").start
+    assert moved.tolist() == [4, 1] and joined[3][:2].tolist() == [1 - here[4], 1 - here[1]]
+    rows, index, source, value = take_changes(joined, np.array([4, 2, 3]))
+    assert rows.tolist() == [0, 1, 3, 3] and index.tolist() == [7, 5, 6]
+    assert source.tolist() == [-1, -1, 1] and value.tolist() == [1.0, 0.5, 0.0]
 
 
 # --- the networks and their training -----------------------------------------------------------------
@@ -183,22 +246,6 @@ def test_a_ranker_learns_what_gains() -> None:
         training.area_under_curve(rank(each, rows[2_000:]), better) for each in (RANKER.make(0), trained)
     )
     assert after > 0.9 > before
-
-
-def test_a_prior_learns_where_groups_belong() -> None:
-    """Of any number of devices: the one whose third feature is largest."""
-    rng = np.random.default_rng(1)
-    devices = rng.integers(2, 6, size=800)
-    rows = rng.normal(size=(int(devices.sum()), PRIOR.features)).astype(np.float16)
-    starts = np.concatenate([[0], np.cumsum(devices)])
-    label = np.array([rows[a:b, 2].argmax() for a, b in itertools.pairwise(starts)])
-    options = training.Options(steps=300, batch=512)
-    trained = training.fit_prior(PRIOR.make(0), rows, devices, label, label > 0, options, rng)
-    hits = [
-        believe(trained, rows[a:b][None].astype(np.float32))[0].argmax() == want
-        for a, b, want in zip(starts[:-1], starts[1:], label, strict=True)
-    ]
-    assert np.mean(hits) > 0.8
 
 
 def test_area_under_curve() -> None:

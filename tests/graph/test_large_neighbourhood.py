@@ -181,9 +181,6 @@ def test_operators_free_what_their_names_say() -> None:
             set(own) <= set(layer) or not set(own) & set(layer)
             for own in map(np.ndarray.tolist, moves.layers)
         )
-    weight = np.zeros(problem.groups)
-    weight[3] = 1.0
-    assert np.flatnonzero(found.free(rng, "few", weight)).tolist() == [3]
 
 
 def test_candidates_change_what_was_freed_alone() -> None:

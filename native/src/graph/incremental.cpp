@@ -218,6 +218,11 @@ void Incremental::run(i64 since, i64 limit) {
   }
 }
 
+Incremental::Standing Incremental::standing() const {
+  return {*stands_.built, stands_.placement, stands_.history,
+          find_timeline(model_, *stands_.built, stands_.placement, stands_.history, rerun_)};
+}
+
 void Incremental::accept() {
   undo_.clear();
   std::swap(stands_, next_);

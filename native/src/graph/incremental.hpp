@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "graph/rerun.hpp"
+#include "graph/timeline.hpp"
 
 namespace loadmaster::graph {
 
@@ -28,6 +28,14 @@ class Incremental {
 
   const std::vector<double>& vector() const { return vector_; }
   const Judged& judged() const { return stands_.judged; }
+  // Of the vector that stands, where it has been run to its end; see graph/timeline.hpp.
+  struct Standing {
+    const Built& built;
+    const Placement& placement;
+    const History& history;
+    Timeline timeline;
+  };
+  Standing standing() const;
   // Adds the same change of a schedule key for all ops of its cluster.
   void spread(const Change& change, std::vector<Change>& changes) const;
   i64 full_runs() const { return full_runs_; }

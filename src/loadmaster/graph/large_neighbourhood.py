@@ -20,7 +20,7 @@ from loadmaster.arrays import Bool, Float64, Int32, Int64
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph.decoder import Decoder, FusionMode, fusion_modes, hinted_devices, leaves, partitions
 from loadmaster.graph.list_placers import Heft, MEtf
-from loadmaster.graph.moves import FittedMoves, Moves, first_rows
+from loadmaster.graph.moves import Changes, FittedMoves, Moves, first_rows
 from loadmaster.graph.pipeline import WORST, batch_size, graph_of
 from loadmaster.graph.placers import Expert, Places, find_clusters
 from loadmaster.graph.problem import UNFIT, GraphOptimization
@@ -132,30 +132,24 @@ class Neighbourhoods:
         pairs = pairs[:, np.argsort(pairs[0], kind="stable")]
         self.near, self.starts = pairs[1], np.searchsorted(pairs[0], np.arange(self.groups + 1))
 
-    def free(self, rng: Rng, operator: str, weight: Float64 | None = None) -> Bool:
-        """[G] the groups that an operator frees; `weight` [G]: how likely a group is chosen, or None."""
+    def free(self, rng: Rng, operator: str) -> Bool:
+        """[G] the groups that an operator frees."""
         groups = self.groups
         free = np.zeros(groups, dtype=np.bool_)
         size = int(np.clip(np.exp(rng.uniform(np.log(2), np.log(max(3, groups / 3)))), 1, groups))
         if operator == "few":
-            free[self._draw(rng, min(size, MOST_FEW), weight)] = True
+            free[rng.integers(groups, size=min(size, MOST_FEW))] = True
         elif operator == "window":
             begin = int(rng.integers(-size // 2, groups))
             free[self.order[max(0, begin) : begin + size]] = True
         elif operator == "ball":
-            self._ball(rng, free, int(self._draw(rng, 1, weight)[0]), size)
+            self._ball(rng, free, int(rng.integers(groups, size=1)[0]), size)
         elif operator == "layer":
             for _ in range(int(rng.integers(1, 4))):
                 free[self.layers[int(rng.integers(len(self.layers)))]] = True
         else:
             free[:] = True
         return free
-
-    def _draw(self, rng: Rng, count: int, weight: Float64 | None) -> Int64:
-        if weight is None:
-            return rng.integers(self.groups, size=count)
-        count = min(count, int(np.count_nonzero(weight)))
-        return rng.choice(self.groups, size=count, replace=False, p=weight)
 
     def _ball(self, rng: Rng, free: Bool, centre: int, size: int) -> None:
         free[centre] = True
@@ -245,8 +239,7 @@ def natural(drawn: Float64) -> Float64:
 
 
 class Proposer:
-    """Draws candidates around a plan in hand. `prior` [G, D] and `weight` [G]: what somebody believes about
-    devices (log-probabilities) and about groups that should be freed; None: nothing."""
+    """Draws candidates around a plan in hand."""
 
     def __init__(self, problem: GraphOptimization, threads: int | None = None) -> None:
         self.problem, self.space, self.moves = problem, Space(problem), Moves(problem)
@@ -256,8 +249,6 @@ class Proposer:
         self.neighbourhoods = Neighbourhoods(problem, self.decoder, self.moves) if placed else None
         self.bandit = Bandit(operators)
         self.unit = float(self.decoder.work.mean()) if problem.groups else 0.0
-        self.prior: Float64 | None = None
-        self.weight: Float64 | None = None
 
     def draw_parameters(self, rng: Rng, count: int) -> tuple[Float64, Int64]:
         """([count, 5] in logarithms, [count] orders)"""
@@ -305,12 +296,9 @@ class Proposer:
         given = np.repeat(here[None].astype(np.int32), len(operators), axis=0)
         bias = np.zeros((len(operators), groups, devices))
         for row, operator in enumerate(operators):
-            weight = self.weight if self.weight is not None and rng.random() < 0.7 else None
-            freed = np.flatnonzero(self.neighbourhoods.free(rng, operator, weight))
+            freed = np.flatnonzero(self.neighbourhoods.free(rng, operator))
             given[row, freed] = -1
             bias[row, freed, here[freed]] += float(rng.choice(HOLDS)) * self.unit
-            if self.prior is not None and rng.random() < 0.7:
-                bias[row, freed] += self.prior[freed] * self.unit * float(rng.choice((1.5, 5.0, 15.0)))
             if len(freed) < 64 or rng.random() < 0.5:
                 noise = rng.normal(size=(len(freed), devices)) * (rng.random((len(freed), 1)) < 0.5)
                 bias[row, freed] += noise * self.unit * float(rng.choice(NOISES))
@@ -351,10 +339,10 @@ class Stretch:
         """Where the stretch ended."""
         start = self.space.vectors(standing.vector[None], np.array([standing.within]))[0]
         count = self.size if meter.evaluations_left is None else min(self.size, meter.evaluations_left)
-        changes = self.moves.draw_for(start, rng, self.size)
+        self.climb.start(start)
+        changes = self.draw(rng, standing, start)
         scale = standing.value / max(1, self.problem.reference_ps) if standing.value < UNFIT else 1.0
         slack = rng.exponential(size=self.size) * scale * heat * float(rng.choice(COOLER))
-        self.climb.start(start)
         judged, accepted = self.climb.run(*first_rows(changes, count), slack[:count], True)
         values = self.problem.values(*judged)
         values = np.where((values < 0) | (accepted == 0), WORST, values)
@@ -363,6 +351,10 @@ class Stretch:
         if not len(taken):
             return standing
         return self._back(meter, standing, start, self.climb.vector(), int(values[taken[-1]]))
+
+    def draw(self, rng: Rng, standing: Standing, start: Float64) -> Changes:
+        """`size` proposals for the plan in hand, of which `start` is the vector that the climb stands on."""
+        return self.moves.draw_for(start, rng, self.size)
 
     def _back(self, meter: Meter, standing: Standing, start: Float64, found: Float64, value: int) -> Standing:
         """The plan with keys as they are before the devices cut them, if it is as good with them."""
@@ -443,6 +435,7 @@ class LargeNeighbourhood(Solver):
         the scheduler makes of everything, and of constructive pipelines."""
         problem, (first, *others) = proposer.problem, proposer.space.modes
         found = Starts(meter, proposer.space)
+        self.look_first(proposer, rng, found)
         found.add([*found.elsewhere, *self.starts(proposer)], first)
         placements = found.best_devices(FUSED_OTHERWISE)
         for mode in others:
@@ -453,6 +446,9 @@ class LargeNeighbourhood(Solver):
             found.add(list(anew), found.best_mode())
         self.construct(meter, proposer, found)
         return found.best()
+
+    def look_first(self, proposer: Proposer, rng: Rng, found: Starts) -> None:
+        """Plans that come before all others."""
 
     def construct(self, meter: Meter, proposer: Proposer, found: Starts) -> None:
         """Hints and constructive placements that the scheduler reckons best, unless somebody has tried them before;
@@ -498,7 +494,7 @@ class LargeNeighbourhood(Solver):
         before the first."""
         if not proposer.bandit.operators:
             return
-        bandit, stretch = proposer.bandit, Stretch(proposer, begun[0], meter.budget)
+        bandit, stretch = proposer.bandit, self.make_stretch(proposer, begun[0], meter.budget)
         progress = make_progress(meter, *begun)
         while not meter.exhausted:
             heat = FIRST_HEAT * (LAST_HEAT / FIRST_HEAT) ** min(1.0, progress())
@@ -521,6 +517,10 @@ class LargeNeighbourhood(Solver):
                     }
                 )
             meter.progress(temperature=heat)
+
+    def make_stretch(self, proposer: Proposer, begun: float, budget: Budget) -> Stretch:
+        """How this search anneals."""
+        return Stretch(proposer, begun, budget)
 
     def _round(
         self, meter: Meter, proposer: Proposer, rng: Rng, standing: Standing, heat: float

@@ -1,9 +1,11 @@
-"""What GO sees of a plan in hand and of changes to it, and its two small networks: one says where groups should be
-(a prior for what is freed and where it is put again), one ranks changes before they are evaluated.
+"""What GO sees of plans and of changes to them, and its two small networks: one ranks placements before they are
+evaluated, one ranks the small changes that annealing may try.
 
 All numbers are ratios (to the plan's time, to a memory's capacity), so that they mean the same on every graph
 and machine, and none depends on how devices are numbered: a change is described by sums and extremes over
-groups and devices. Shapes: S steps, G groups, D devices, E pairs of groups, K candidates, F features.
+groups and devices. Placements are seen as the decoder reckons them. Small changes are judged in microseconds: what is
+said of them is read from tables of the plan in hand as it was run, which are made once for many. Shapes: S steps,
+G groups, D devices, E pairs of groups, n nodes, K candidates or changes, F features.
 """
 
 from __future__ import annotations
@@ -16,13 +18,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster._core import GraphClimb
 from loadmaster.arrays import Bool, Float32, Float64, Int32, Int64
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph.decoder import EXACT, Decoder
 from loadmaster.graph.large_neighbourhood import OPERATORS, Candidates, Proposer, Standing
+from loadmaster.graph.moves import Changes
+from loadmaster.graph.problem import GraphOptimization
 
 SHARPNESS = 50.0
 """How fast a step counts less as critical with its slack, in parts of the time."""
+BLOCK = 96
+"""Rows of a product of matrices: a library that shares larger ones among threads takes longer to do so than they take."""
 BINS = 64
 """Of time, in which it is told how busy a device is."""
 
@@ -49,7 +56,7 @@ class GraphView:
         )
         self.first, self.second = pairs // max(1, self.groups), pairs % max(1, self.groups)
         """[E] pairs of groups of which the second reads the first's results."""
-        self.pair_move = _sum(self.pair_of, self.move, len(pairs))
+        self.pair_move = sum_by(self.pair_of, self.move, len(pairs))
 
     def by_device(self, device: Int32, amount: Float64) -> Float64:
         """[K, D] sums of amounts [G] over the groups of each device, of devices [K, G]."""
@@ -72,13 +79,13 @@ class PlanView:
         critical = np.exp(-SHARPNESS * slack)
         self.start, self.end = start / self.time, end / self.time
         groups, step_group = graph.groups, graph.step_group
-        self.critical = _sum(step_group, graph.step_time * critical, groups) / self.time
+        self.critical = sum_by(step_group, graph.step_time * critical, groups) / self.time
         """[G] critical work."""
         self.slack = np.ones(groups)
         np.minimum.at(self.slack, step_group, slack)
         both = np.minimum(critical[graph.source], critical[graph.reader])
         self.pair_move = graph.pair_move / self.time
-        self.pair_critical = _sum(graph.pair_of, graph.move * both, len(graph.first)) / self.time
+        self.pair_critical = sum_by(graph.pair_of, graph.move * both, len(graph.first)) / self.time
         self.cut: Bool = device[graph.first] != device[graph.second]
         self.work = graph.work / self.time
         self.load = graph.by_device(device[None], self.work)[0]
@@ -94,7 +101,7 @@ class PlanView:
         busy = np.minimum(busy * BINS / self.time, 2.0)
         weight = graph.step_time / self.time
         return np.stack(
-            [_sum(graph.step_group, weight * busy[d, bins], graph.groups) for d in range(graph.devices)],
+            [sum_by(graph.step_group, weight * busy[d, bins], graph.groups) for d in range(graph.devices)],
             axis=1,
         )
 
@@ -129,30 +136,30 @@ def make_features(plan: PlanView, standing: Standing, device: Int32, operator: I
         5 * (held.max(axis=1) - plan.held.max()),
         held.max(axis=1),
         (held > 1).sum(axis=1),
-        _log((reckoned[:, 1] - plan.reckoned[1]) / plan.time),
+        signed_log((reckoned[:, 1] - plan.reckoned[1]) / plan.time),
         np.log1p(changed.sum(axis=1)),
-        _log(moved),
-        _log(critical),
+        signed_log(moved),
+        signed_log(critical),
         critical / np.maximum(1e-9, moved),
         10 * np.where(changed, plan.slack, 1.0).min(axis=1, initial=1.0),
-        _log(new @ plan.pair_move),
-        _log(gone @ plan.pair_move),
-        _log(new @ plan.pair_critical),
-        _log(gone @ plan.pair_critical),
-        _log(new @ plan.pair_move - gone @ plan.pair_move),
-        _log(new @ plan.pair_critical - gone @ plan.pair_critical),
+        signed_log(new @ plan.pair_move),
+        signed_log(gone @ plan.pair_move),
+        signed_log(new @ plan.pair_critical),
+        signed_log(gone @ plan.pair_critical),
+        signed_log(new @ plan.pair_move - gone @ plan.pair_move),
+        signed_log(new @ plan.pair_critical - gone @ plan.pair_critical),
         np.log1p(new.sum(axis=1)),
         np.log1p(gone.sum(axis=1)),
         (new.sum(axis=1) - gone.sum(axis=1)) / np.maximum(1, changed.sum(axis=1)),
-        _log((changed * there).sum(axis=1)),
-        _log(changed @ plan.beside[groups, here]),
-        _log((load**2).sum(axis=1) - (plan.load**2).sum()),
+        signed_log((changed * there).sum(axis=1)),
+        signed_log(changed @ plan.beside[groups, here]),
+        signed_log((load**2).sum(axis=1) - (plan.load**2).sum()),
         ones * np.log2(graph.devices),
         ones * np.log(max(1, graph.groups)) / 2,
         ones * 2 * plan.load.max(),
         ones * plan.held.max(),
         ones * np.log1p(10 * plan.cut.mean() if len(plan.cut) else 0.0),
-        ones * _log(np.atleast_1d(plan.pair_move[plan.cut].sum())),
+        ones * signed_log(np.atleast_1d(plan.pair_move[plan.cut].sum())),
         ones * np.log(plan.load.sum() / max(1e-9, graph.devices * plan.load.max())),
         ones * standing.within,
     )
@@ -163,84 +170,243 @@ def make_features(plan: PlanView, standing: Standing, device: Int32, operator: I
     return clipped
 
 
-OWN = 21
-PRIOR_FEATURES = 3 * OWN
+CHANGE_FEATURES = 45
 
 
-def device_features(plan: PlanView) -> Float32:
-    """[G, D, F] of every group with every device: of the plan in hand, what the group would meet there, and the
-    means of both over the groups that it reads and over those that read it (GraphSAGE, whose aggregation has no
-    parameters). What is said of a device does not depend on its number."""
-    graph, here = plan.graph, plan.device
-    groups, devices = graph.groups, graph.devices
-    own = np.arange(groups)
+class RunView:
+    """A plan as it was run: who is critical, who waited, what is moved."""
 
-    def wide(amount: Float64) -> Float64:
-        return np.broadcast_to(amount, (groups, devices))
+    def __init__(self, graph: GraphView, climb: GraphClimb, vector: Float64) -> None:
+        self.graph, self.vector = graph, vector
+        problem = graph.decoder.problem
+        found = climb.timeline()
+        groups, devices = graph.groups, graph.devices
+        group, device = found["group"].astype(np.int64), found["device"].astype(np.int64)
+        time = max(1.0, float(found["end"].max(initial=1)))
+        self.step = found["step"]
+        self.start = found["start"] / time
+        self.work: Float64 = found["end"] / time - self.start
+        self.slack: Float64 = np.clip((found["latest"] - found["end"]) / time, 0.0, 1.0)
+        self.critical = np.exp(-SHARPNESS * self.slack)
+        self.waited: Float64 = np.maximum(0.0, self.start - found["ready"] / time)
+        """[S] from the last of what a step reads to its start."""
+        order = np.lexsort((found["start"], device))
+        follows = device[order[1:]] == device[order[:-1]]
+        self.before = np.full(len(group), -1)
+        self.before[order[1:][follows]] = order[:-1][follows]
+        """[S] the step before it on its device, or -1."""
 
-    def met(index: Int64, other: Int64, amount: Float64) -> Float64:
-        """[G, D] amounts of pairs, by the group and the device of the other."""
-        flat = _sum(index * devices + here[other], amount, groups * devices)
-        return flat.reshape(groups, devices)
+        self.here = problem.split(vector)[1].astype(np.int64)
+        self.group_work = sum_by(group, self.work, groups)
+        self.group_critical = sum_by(group, self.work * self.critical, groups)
+        self.group_waited = sum_by(group, self.waited * self.critical, groups)
+        self.group_slack = np.ones(groups)
+        np.minimum.at(self.group_slack, group, self.slack)
+        move = graph.pair_move / time
+        first, second = graph.first, graph.second
+        near = sum_by(first * devices + self.here[second], move, groups * devices)
+        near += sum_by(second * devices + self.here[first], move, groups * devices)
+        self.near = near.reshape(groups, devices)
+        """[G, D] transfers with groups of a device, were they apart."""
+        source, reader = found["move_from"], found["move_reader"]
+        known = (source >= 0) & (reader >= 0)
+        source, reader = source[known], reader[known]
+        moved = ((found["move_end"] - found["move_start"]) / time)[known]
+        late = np.clip((found["move_latest"] - found["move_end"]) / time, 0.0, 1.0)[known]
+        urgent = moved * np.exp(-SHARPNESS * late)
+        self.into = sum_by(group[reader] * devices + device[source], urgent, groups * devices)
+        self.into = self.into.reshape(groups, devices)
+        """[G, D] critical transfers from a device, and in `out` to it."""
+        self.out = sum_by(group[source] * devices + device[reader], urgent, groups * devices)
+        self.out = self.out.reshape(groups, devices)
+        self.moved, self.urgent = float(moved.sum()), float(urgent.sum())
 
-    into, out = met(graph.second, graph.first, plan.pair_move), met(graph.first, graph.second, plan.pair_move)
-    urgent_in = met(graph.second, graph.first, plan.pair_critical)
-    urgent_out = met(graph.first, graph.second, plan.pair_critical)
-    first, last = np.ones(groups), np.zeros(groups)
-    np.minimum.at(first, graph.step_group, plan.start)
-    np.maximum.at(last, graph.step_group, plan.end)
-    at = np.zeros((groups, devices))
-    at[own, here] = 1.0
-    columns = (
-        at,
-        wide(_log(plan.work)[:, None]),
-        wide(_log(plan.critical)[:, None]),
-        wide(10 * plan.slack[:, None]),
-        wide(2 * plan.load[None]),
-        wide(2 * plan.load[here][:, None]),
-        wide(plan.held[None]),
-        wide(plan.held[here][:, None]),
-        wide(10 * graph.bytes[:, None] / graph.capacity[None]),
-        _log(into),
-        _log(out),
-        _log(urgent_in),
-        _log(urgent_out),
-        _log(into - into[own, here][:, None]),
-        _log(out - out[own, here][:, None]),
-        _log(plan.beside),
-        _log(plan.beside - plan.beside[own, here][:, None]),
-        wide(first[:, None]),
-        wide(last[:, None]),
-        wide(np.full((1, 1), np.log2(max(1, devices)))),
-        wide(np.full((1, 1), 2 * plan.load.max(initial=0.0))),
+        self.load = sum_by(device, self.work, devices)
+        self.critical_load = sum_by(device, self.work * self.critical, devices)
+        self.held = sum_by(self.here, graph.bytes, devices) / graph.capacity
+        bins = np.clip((self.start * BINS).astype(np.int64), 0, BINS - 1)
+        busy = sum_by(device * BINS + bins, self.work, devices * BINS).reshape(devices, BINS)
+        busy = np.minimum(busy * BINS, 2.0)
+        self.beside = np.stack(
+            [sum_by(group, self.work * busy[d, bins], groups) for d in range(devices)], axis=1
+        )
+        """[G, D] the work of a group, by how busy each device is when its steps run."""
+
+    @cached_property
+    def step_key(self) -> Float64:
+        """[S] the largest schedule key of a step's ops."""
+        found = np.zeros(len(self.work))
+        np.maximum.at(found, self.step, self.vector[self.graph.decoder.problem.part("schedule")])
+        return found
+
+
+def change_features(run: RunView, changes: Changes) -> Float32:
+    """[K, F] of changes of the plan."""
+    rows, index, source, value = changes
+    count = len(rows) - 1
+    problem = run.graph.decoder.problem
+    row = np.repeat(np.arange(count), np.diff(rows))
+    new = np.where(source >= 0, run.vector[np.maximum(source, 0)] + value, value)
+    found = np.zeros((count, CHANGE_FEATURES))
+
+    def part(name: str) -> tuple[Int64, Int64, Float64]:
+        """(rows, entries, new values) of the changes of a part."""
+        at = problem.part(name)
+        own = np.flatnonzero((index >= at.start) & (index < at.stop))
+        return row[own], index[own] - at.start, new[own]
+
+    _describe_devices(found[:, :20], run, *part("device"))
+    _describe_keys(found[:, 20:34], run, problem, *part("schedule"))
+    _describe_fusion(found[:, 34:37], run, problem, *part("fusion"))
+    graph = run.graph
+    found[:, 37:] = (
+        np.log2(graph.devices),
+        np.log(max(1, graph.groups)) / 2,
+        2 * run.load.max(),
+        _log_of(run.urgent),
+        _log_of(run.moved),
+        run.load.sum() / max(1e-9, graph.devices * run.load.max()),
+        run.held.max(),
+        2 * run.critical_load.sum(),
     )
-    mine = np.clip(np.nan_to_num(np.stack(columns, axis=2)), -10, 10).astype(np.float32)
-    weight = (np.log1p(1e4 * plan.pair_move) + 0.1).astype(np.float32)
-    read = _mean_over(mine, graph.second, graph.first, weight)
-    readers = _mean_over(mine, graph.first, graph.second, weight)
-    return np.concatenate([mine, read, readers], axis=2)
+    clipped: Float32 = np.clip(np.nan_to_num(found), -10, 10).astype(np.float32)
+    return clipped
 
 
-def _mean_over(value: Float32, index: Int64, other: Int64, weight: Float32) -> Float32:
-    """[G, D, F] of values [G, D, F] the weighted mean over the other groups of a group's pairs."""
-    flat = value.reshape(len(value), -1)
-    order = np.argsort(index, kind="stable")
-    starts = np.searchsorted(index[order], np.arange(len(value)))
-    found = np.zeros_like(flat)
-    has = np.bincount(index, minlength=len(value)) > 0
-    if len(index):
-        weighed = flat[other[order]] * weight[order][:, None]
-        total = np.add.reduceat(weight[order], starts[has])
-        found[has] = np.add.reduceat(weighed, starts[has], axis=0) / total[:, None]
-    return found.reshape(value.shape)
+def _describe_devices(found: Float64, run: RunView, row: Int64, group: Int64, new: Float64) -> None:
+    """What groups leave and what they would meet."""
+    count, devices = len(found), run.graph.devices
+    there, here = new.astype(np.int64) % devices, run.here[group]
+    moves = np.flatnonzero(there != here)
+    if not len(moves):
+        found[:, 3] = 10.0
+        return
+    row, group, there, here = row[moves], group[moves], there[moves], here[moves]
+
+    def total(amount: Float64) -> Float64:
+        return sum_by(row, amount, count)
+
+    def most(amount: Float64) -> Float64:
+        found = np.zeros(count)
+        np.maximum.at(found, row, amount)
+        return found
+
+    slack = np.ones(count)
+    np.minimum.at(slack, row, run.group_slack[group])
+    work, critical = total(run.group_work[group]), total(run.group_critical[group])
+    left, met = total(run.near[group, here]), total(run.near[group, there])
+    beside = run.beside[group, here]
+    bytes_there = run.graph.bytes[group] / run.graph.capacity[there]
+    columns = (
+        np.log1p(total(np.ones(len(row)))),
+        signed_log(work),
+        signed_log(critical),
+        10 * slack,
+        signed_log(total(run.group_waited[group])),
+        signed_log(left),
+        signed_log(met),
+        signed_log(left - met),
+        signed_log(total(run.into[group].sum(axis=1))),
+        signed_log(total(run.into[group, there])),
+        signed_log(total(run.out[group].sum(axis=1))),
+        signed_log(total(run.out[group, there])),
+        signed_log(total(run.beside[group, there] - beside)),
+        signed_log(total(beside)),
+        2 * most(run.load[there]),
+        2 * most(run.load[here]),
+        2 * most(run.critical_load[there]),
+        2 * most(run.critical_load[here]),
+        most(run.held[there] + bytes_there),
+        critical / np.maximum(1e-9, work),
+    )
+    found[:] = np.stack(columns, axis=1)
 
 
-def _log(amount: Float64) -> Float64:
+def _describe_keys(
+    found: Float64, run: RunView, problem: GraphOptimization, row: Int64, node: Int64, new: Float64
+) -> None:
+    """Of the first key that changes: its step, and the step before it on the device."""
+    if not len(row):
+        return
+    size = np.bincount(row, minlength=len(found))
+    rows, first = np.unique(row, return_index=True)
+    step, old = run.step[node[first]], run.vector[problem.part("schedule")][node[first]]
+    key = np.clip(new[first], 0.0, 1.0)
+    up = key - old
+    before = run.before[step]
+    has = before >= 0
+    columns = (
+        np.ones(len(rows)),
+        10 * run.slack[step],
+        signed_log(run.work[step]),
+        signed_log(run.waited[step]),
+        signed_log(run.waited[step] * run.critical[step]),
+        old,
+        key,
+        np.sign(up),
+        np.sign(up) * np.log1p(1e4 * np.abs(up)) / 4,
+        np.where(has, 10 * run.slack[before], -1.0),
+        np.where(has, signed_log(run.work[before]), 0.0),
+        np.log1p(size[rows]),
+        np.where(has, np.sign(key - run.step_key[before]), 0.0),
+        np.where(has, np.sign(old - run.step_key[before]), 0.0),
+    )
+    found[rows] = np.stack(columns, axis=1)
+
+
+def _describe_fusion(
+    found: Float64, run: RunView, problem: GraphOptimization, row: Int64, node: Int64, new: Float64
+) -> None:
+    """How many keys change, and how critical their steps are."""
+    if not len(row):
+        return
+    differs = (new != run.vector[problem.part("fusion")][node]).astype(np.float64)
+    step = run.step[node]
+    found[:, 0] = np.bincount(row, minlength=len(found)) > 0
+    found[:, 1] = np.log1p(sum_by(row, differs, len(found)))
+    found[:, 2] = signed_log(sum_by(row, run.work[step] * run.critical[step] * differs, len(found)))
+
+
+def _log_of(amount: float) -> float:
+    return float(signed_log(np.array([amount]))[0])
+
+
+def take_changes(changes: Changes, chosen: Int64) -> Changes:
+    """Some proposals, in that order."""
+    rows, index, source, value = changes
+    size = np.diff(rows)[chosen]
+    ends = np.cumsum(size)
+    at = np.repeat(rows[chosen] - (ends - size), size) + np.arange(int(size.sum()))
+    return np.concatenate([[0], ends]).astype(np.int64), index[at], source[at], value[at]
+
+
+def join_changes(first: Changes, second: Changes) -> Changes:
+    """One set of proposals behind another."""
+    rows = np.concatenate([first[0], first[0][-1] + second[0][1:]])
+    return (
+        rows,
+        np.concatenate([first[1], second[1]]),
+        np.concatenate([first[2], second[2]]),
+        np.concatenate([first[3], second[3]]),
+    )
+
+
+def single_moves(problem: GraphOptimization, here: Int64, chosen: Int64) -> Changes:
+    """Single groups to other devices; of the numbers [K] below G * (D - 1): the group, and how far it goes."""
+    group, further = np.divmod(chosen, problem.devices - 1)
+    device = (here[group] + 1 + further) % problem.devices
+    index = group + problem.part("device").start
+    none = np.full(len(chosen), -1, dtype=np.int64)
+    return np.arange(len(chosen) + 1), index.astype(np.int64), none, device.astype(np.float64)
+
+
+def signed_log(amount: Float64) -> Float64:
     """Signed logarithm: amounts are parts of the time, of which thousandths matter."""
     return np.asarray(np.sign(amount) * np.log1p(1e3 * np.abs(amount)), dtype=np.float64)
 
 
-def _sum(index: npt.NDArray[np.integer], values: Float64, count: int) -> Float64:
+def sum_by(index: npt.NDArray[np.integer], values: Float64, count: int) -> Float64:
+    """[count] sums of the values of each index."""
     return np.bincount(index, weights=values, minlength=count).astype(np.float64)
 
 
@@ -269,11 +435,16 @@ class Network:
 
     def __call__(self, features: Float32) -> Float32:
         """[..., outputs] of features [..., F]."""
-        x: Float32 = (features - self.mean) / self.deviation
+        flat = features.reshape(-1, features.shape[-1])
+        blocks = -(-len(flat) // BLOCK)
+        x: Float32 = np.zeros((blocks * BLOCK, flat.shape[1]), dtype=np.float32)
+        x[: len(flat)] = (flat - self.mean) / self.deviation
+        x = x.reshape(blocks, BLOCK, -1)
         x = silu(x @ self.enter + self.enter_bias)
         x = silu(x @ self.inner + self.inner_bias)
         found: Float32 = x @ self.leave + self.leave_bias
-        return found
+        found = found.reshape(blocks * BLOCK, -1)[: len(flat)]
+        return found.reshape(*features.shape[:-1], -1)
 
     def arrays(self, prefix: str) -> dict[str, npt.NDArray[Any]]:
         """By name."""
@@ -327,8 +498,10 @@ class Shape:
 
 RANKER = Shape(FEATURES, 64, 2)
 """Outputs: the logit that a change is for the better, and the signed root of the logarithm of what it gains."""
-PRIOR = Shape(PRIOR_FEATURES, 32, 1)
-"""Output: how much a group should be on a device."""
+
+
+CHANGES = Shape(CHANGE_FEATURES, 32, 2)
+"""Outputs as the ranker's."""
 
 
 def rank(ranker: Network, features: Float32) -> Float64:
@@ -336,13 +509,6 @@ def rank(ranker: Network, features: Float32) -> Float64:
     logit, gain = ranker(features).astype(np.float64).T
     likely = -np.logaddexp(0.0, -logit)
     return np.asarray(likely + 2 * np.log(np.maximum(gain, 0.0) + 0.02), dtype=np.float64)
-
-
-def believe(prior: Network, features: Float32) -> Float64:
-    """[G, D] log-probabilities of devices, of features [G, D, F]."""
-    logits = prior(features)[..., 0].astype(np.float64)
-    logits -= logits.max(axis=1, keepdims=True)
-    return np.asarray(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)), dtype=np.float64)
 
 
 def silu(x: npt.NDArray[np.floating]) -> Float32:

@@ -1,9 +1,9 @@
 """Training GO by expert iteration: search on many graphs, learn which changes were for the better, search with that.
 
-A round: workers make graphs and machines by number (`cases`), search them, and send back what every candidate
-looked like and what it gained; the ranker is fitted to all of it with NumPy alone. The first round searches
-without a network. It also tries one portfolio of scheduler parameters on every graph; those that together do
-best are kept. Every tenth graph is left out of the fit and tells how well changes are ranked.
+A round: workers make graphs and machines by number (`cases`), search them, and send back what every candidate and some
+small changes of the plans in hand looked like and what they gained; two networks are fitted to all of it with NumPy
+alone. The first round searches without networks. It also tries one portfolio of scheduler parameters on every graph;
+those that together do best are kept. Every tenth graph is left out of the fit and tells how well changes are ranked.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ import numpy.typing as npt
 from loadmaster.arrays import Bool, Float32, Float64, Int64, Message
 from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
-from loadmaster.graph.anneal import renamed
-from loadmaster.graph.decoder import alike
 from loadmaster.graph.go.cases import (
     DEVICES,
     HELD_OUT_FAMILIES,
@@ -33,16 +31,32 @@ from loadmaster.graph.go.cases import (
     make_case,
 )
 from loadmaster.graph.go.scores import (
+    CHANGE_FEATURES,
+    CHANGES,
     FEATURES,
     PARTS,
-    PRIOR,
-    PRIOR_FEATURES,
     RANKER,
+    GraphView,
     Network,
-    device_features,
+    PlanView,
+    RunView,
+    change_features,
+    make_features,
+    operator_numbers,
+    take_changes,
 )
-from loadmaster.graph.go.search import UNTRAINED, Go, Policy, load_policy
-from loadmaster.graph.large_neighbourhood import DEVIATION, MEAN, ORDER_SHARES, Candidates, Proposer, Standing
+from loadmaster.graph.go.search import UNTRAINED, Go, Policy, ScreenedStretch, load_policy, placement_features
+from loadmaster.graph.large_neighbourhood import (
+    DEVIATION,
+    MEAN,
+    ORDER_SHARES,
+    Candidates,
+    Proposer,
+    Standing,
+    Stretch,
+)
+from loadmaster.graph.moves import Changes
+from loadmaster.graph.pipeline import WORST
 from loadmaster.graph.problem import UNFIT
 from loadmaster.learn.checkpoints import BadState, check_same, read_state, state_path, write_state
 from loadmaster.learn.policies import save_policy
@@ -67,14 +81,10 @@ VALIDATION = 10
 PER_REQUEST = 2
 REQUESTS = 6
 """Graphs in a request, and requests for each worker at once."""
-FIT_SHARE = 0.15
+FIT_SHARE = 0.25
 """Of a round's seconds, for the fit."""
-PASSED = (0, 8, 20)
-"""Rounds whose plan in hand is compared with the best in the end."""
-PER_PAIR = 10
-"""Groups that move, and groups that stay, of such a plan."""
-MOVED = 3.0
-"""How much more a group counts that moves."""
+JUDGED, JUDGED_STRETCHES = 64, 6
+"""Changes that are judged before a stretch of annealing, and before how many stretches of a search."""
 
 
 @dataclass(frozen=True)
@@ -100,86 +110,99 @@ class Options:
 # --- what workers do ------------------------------------------------------------------------------
 
 
+class RecordedStretch(ScreenedStretch):
+    """A stretch that judges some changes of the plan in hand apart from each other before it begins, and keeps what they
+    looked like and the logarithm of their time over the plan's. `network`: None before there is one."""
+
+    def __init__(
+        self,
+        proposer: Proposer,
+        begun: float,
+        budget: Budget,
+        network: Network | None,
+        rows: list[Float32],
+        logs: list[Float64],
+    ) -> None:
+        super().__init__(proposer, begun, budget, CHANGES.make(0) if network is None else network)
+        self.learned, self.rows, self.logs = network is not None, rows, logs
+
+    def draw(self, rng: Rng, standing: Standing, start: Float64) -> Changes:
+        if standing.value < UNFIT and len(self.logs) < JUDGED_STRETCHES:
+            run = RunView(self.graph, self.climb, start)
+            pool = self.pool(rng, run)
+            some = rng.permutation(len(pool[0]) - 1)[:JUDGED]
+            changes = take_changes(pool, some)
+            never = np.full(len(some), -1e9)
+            judged, _ = self.climb.run(*changes, never, False)
+            values = self.problem.values(*judged)
+            self.rows.append(change_features(run, changes))
+            self.logs.append(logs_over(np.where(values < 0, WORST, values), standing))
+        return (
+            super().draw(rng, standing, start) if self.learned else Stretch.draw(self, rng, standing, start)
+        )
+
+
+def logs_over(values: Int64, standing: Standing) -> Float64:
+    """Logarithms of values over a plan's that fits."""
+    logs = np.clip(np.log(np.maximum(1, values) / max(1, standing.value)), -MOST_LOG, MOST_LOG)
+    return np.where(values >= UNFIT, MOST_LOG, logs)
+
+
 class Recorder(Go):
-    """A search that keeps what its candidates looked like and the logarithm of their time over the plan's in hand; and
-    some plans in hand, to be compared with the best in the end."""
+    """A search that keeps what its candidates looked like and the logarithm of their time over the plan's in hand."""
 
     def __init__(self, policy: Policy) -> None:
-        learned = policy.ranker is not None
-        super().__init__(UNTRAINED, screen=4 if learned else 1, portfolio=len(policy.portfolio), threads=1)
+        super().__init__(UNTRAINED, screen=1, portfolio=len(policy.portfolio), threads=1)
         self.policy = policy
         self.rows: list[Float32] = []
         self.logs: list[Float64] = []
+        self.change_rows: list[Float32] = []
+        self.change_logs: list[Float64] = []
         self.tried = np.zeros(len(policy.portfolio))
         """[P] of the portfolio's members, over the best plan before them."""
-        self.passed: list[Standing] = []
-        """Plans in hand, rounds apart."""
+        self._graph: GraphView | None = None
 
     def begin(self, meter: Meter, proposer: Proposer, rng: Rng) -> Standing | None:
+        self._graph = GraphView(proposer.decoder)
         size, self.portfolio = self.portfolio, 0
         standing = super().begin(meter, proposer, rng)
         self.portfolio = size
         if standing is None or proposer.neighbourhoods is None or self.policy.ranker is not None:
             return standing
-        self.passed.append(standing)
         space, known = proposer.space, self.policy.portfolio
         device = proposer.portfolio(known[:, :5], known[:, 5].astype(np.int64))
         mode = next((each for each in space.modes if each.within == standing.within), space.modes[0])
         plain = np.stack([space.plain(each, mode) for each in device])
-        self.rows.append(self.watched(proposer).placements(standing, device))
+        self.rows.append(placement_features(self._view(proposer, standing), standing, device))
         values = meter.evaluate_many(space.vectors(plain, np.full(size, mode.within))).value
-        values = np.where(values < 0, np.iinfo(np.int64).max, values)
+        values = np.where(values < 0, WORST, values)
         self.evaluated(standing, values)
         self.tried[: len(self.logs[-1])] = self.logs[-1]  # the budget may have ended before all were tried
         best = int(values.argmin())
         better = values[best] < standing.value
         return Standing(plain[best], mode.within, int(values[best])) if better else standing
 
+    def make_stretch(self, proposer: Proposer, begun: float, budget: Budget) -> Stretch:
+        network = self.policy.changes
+        return RecordedStretch(proposer, begun, budget, network, self.change_rows, self.change_logs)
+
     def propose(self, proposer: Proposer, rng: Rng, standing: Standing) -> Candidates:
-        if self._rounds in PASSED:
-            self.passed.append(standing)
         drawn = super().propose(proposer, rng, standing)
-        self.rows.append(self.watched(proposer).features(standing, drawn))
+        device, operator = proposer.space.devices(drawn.plain), operator_numbers(proposer, drawn)
+        self.rows.append(make_features(self._view(proposer, standing), standing, device, operator))
         return drawn
 
     def evaluated(self, standing: Standing, values: Int64) -> None:
         self.rows[-1] = self.rows[-1][: len(values)]
         if standing.value < UNFIT:
-            logs = np.clip(np.log(np.maximum(1, values) / max(1, standing.value)), -MOST_LOG, MOST_LOG)
-            logs = np.where(values >= UNFIT, MOST_LOG, logs)
+            logs = logs_over(values, standing)
         else:
             logs = np.where(values < standing.value, -0.1, 0.1)
         self.logs.append(logs)
 
-    def pairs(self, meter_best: Float64, rng: Rng) -> tuple[Float32, Int64, Int64, Bool]:
-        """(rows [R, F] of some groups with every device, [N] how many devices, [N] where the best plan has the group,
-        [N] whether that is another place) of plans in hand."""
-        watched = self._watched
-        none = np.zeros((0, PRIOR_FEATURES), np.float32)
-        if watched is None or not self.passed:
-            return none, np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_)
-        space, problem = watched.proposer.space, watched.proposer.problem
-        final, rows, labels, moved = space.devices(meter_best), [none], list[int](), list[bool]()
-        for standing in self.passed:
-            view = watched.view(standing)
-            best = final
-            if alike(problem):
-                best = renamed(final, np.eye(problem.devices)[view.device]).astype(np.int32)
-            changed = np.flatnonzero(best != view.device)
-            same = np.flatnonzero(best == view.device)
-            if not len(changed):
-                continue
-            chosen = np.concatenate(
-                [
-                    rng.permutation(changed)[:PER_PAIR],
-                    rng.permutation(same)[: min(PER_PAIR, 2 * len(changed))],
-                ]
-            )
-            rows.append(device_features(view)[chosen].reshape(-1, PRIOR_FEATURES))
-            labels += best[chosen].tolist()
-            moved += (best != view.device)[chosen].tolist()
-        count = np.full(len(labels), problem.devices, dtype=np.int64)
-        return np.concatenate(rows), count, np.array(labels, dtype=np.int64), np.array(moved, dtype=np.bool_)
+    def _view(self, proposer: Proposer, standing: Standing) -> PlanView:
+        assert self._graph is not None
+        return PlanView(self._graph, proposer.space.devices(standing.vector))
 
 
 def make_searcher(setup: Message) -> Callable[[Message], Message]:
@@ -190,7 +213,8 @@ def make_searcher(setup: Message) -> Callable[[Message], Message]:
         given, about = request.arrays, request.about
         policy = Policy(None, None, given["portfolio"])
         if about["learned"]:
-            policy = Policy(RANKER.read(given, "ranker"), PRIOR.read(given, "prior"), given["portfolio"])
+            networks = RANKER.read(given, "ranker"), CHANGES.read(given, "changes")
+            policy = Policy(*networks, given["portfolio"])
         numbers, evaluations = given["numbers"].tolist(), int(about["evaluations"])
         return search_cases(numbers, int(about["seed"]), policy, evaluations, own)
 
@@ -200,35 +224,27 @@ def make_searcher(setup: Message) -> Callable[[Message], Message]:
 def search_cases(
     numbers: Sequence[int], seed: int, policy: Policy, evaluations: int, own: Own = ()
 ) -> Message:
-    """`rows` [R, F], `logs` [R] and `count` [C] rows of each case; `tried` [C, P] logs of the portfolio's members; and of
-    plans in hand, see `Recorder.pairs`, `pair_rows`, `pair_devices`, `pair_label`, `pair_moved`, and their `pairs` [C]."""
+    """`rows` [R, F], `logs` [R] and `count` [C] rows of each case; `tried` [C, P] logs of the portfolio's members; of
+    small changes, see `RecordedStretch`, `change_rows`, `change_logs` and their `changes` [C]."""
     found: dict[str, list[npt.NDArray[Any]]] = {
         "rows": [np.zeros((0, FEATURES), np.float16)],
         "logs": [np.zeros(0, np.float32)],
-        "pair_rows": [np.zeros((0, PRIOR_FEATURES), np.float16)],
-        "pair_devices": [np.zeros(0, np.int64)],
-        "pair_label": [np.zeros(0, np.int64)],
-        "pair_moved": [np.zeros(0, np.bool_)],
+        "change_rows": [np.zeros((0, CHANGE_FEATURES), np.float16)],
+        "change_logs": [np.zeros(0, np.float32)],
     }
-    count, pairs, tried = list[int](), list[int](), list[Float64]()
+    count, changes, tried = list[int](), list[int](), list[Float64]()
     for number in numbers:
         problem, recorder = make_case(number, seed, own), Recorder(policy)
-        budget = Budget(evaluations + len(policy.portfolio))
-        solution = solve(recorder, problem, budget, number)
+        solve(recorder, problem, Budget(evaluations + len(policy.portfolio)), number)
         found["rows"] += [each.astype(np.float16) for each in recorder.rows[: len(recorder.logs)]]
         found["logs"] += [each.astype(np.float32) for each in recorder.logs]
+        found["change_rows"] += [each.astype(np.float16) for each in recorder.change_rows]
+        found["change_logs"] += [each.astype(np.float32) for each in recorder.change_logs]
         count.append(sum(map(len, recorder.logs)))
+        changes.append(sum(map(len, recorder.change_logs)))
         tried.append(recorder.tried)
-        pairs.append(0)
-        if solution.decision is not None:
-            made = recorder.pairs(np.asarray(solution.decision), np.random.default_rng([seed, number, 8]))
-            pairs[-1] = len(made[2])
-            found["pair_rows"].append(made[0].astype(np.float16))
-            found["pair_devices"].append(made[1])
-            found["pair_label"].append(made[2])
-            found["pair_moved"].append(made[3])
     arrays: dict[str, npt.NDArray[Any]] = {name: np.concatenate(each) for name, each in found.items()}
-    arrays["count"], arrays["pairs"] = np.array(count, dtype=np.int64), np.array(pairs, dtype=np.int64)
+    arrays["count"], arrays["changes"] = np.array(count, dtype=np.int64), np.array(changes, dtype=np.int64)
     arrays["tried"] = np.array(tried, dtype=np.float32).reshape(len(numbers), -1)
     return Message({}, arrays)
 
@@ -255,41 +271,6 @@ def fit_ranker(
             return found
 
         return rows[chosen].astype(np.float32), error
-
-    return descend(network, draw, options, until)
-
-
-def fit_prior(
-    network: Network,
-    rows: npt.NDArray[np.float16],
-    devices: Int64,
-    label: Int64,
-    moved: Bool,
-    options: Options,
-    rng: Rng,
-    until: float | None = None,
-) -> Network:
-    """Cross-entropy of where the best plan has a group; groups that it moves count more."""
-    starts = np.concatenate([[0], np.cumsum(devices)])[:-1]
-    widest = int(devices.max(initial=1))
-    places = np.arange(widest)
-    most = max(1, options.batch // 8)
-
-    def draw() -> tuple[Float32, Callable[[Float32], Float32]]:
-        chosen = rng.integers(len(label), size=most)
-        known = places[None] < devices[chosen][:, None]
-        at = np.where(known, starts[chosen][:, None] + places[None], starts[chosen][:, None])
-        weight = np.where(moved[chosen], MOVED, 1.0)
-        weight = weight / weight.sum()
-
-        def error(out: Float32) -> Float32:
-            logits = np.where(known, out[:, 0].reshape(known.shape), -1e9)
-            raised = np.exp(logits - logits.max(axis=1, keepdims=True))
-            found = raised / raised.sum(axis=1, keepdims=True)
-            found[np.arange(most), label[chosen]] -= 1.0
-            return np.asarray((found * weight[:, None]).reshape(-1, 1), dtype=np.float32)
-
-        return rows[at.reshape(-1)].astype(np.float32), error
 
     return descend(network, draw, options, until)
 
@@ -367,17 +348,15 @@ def choose_portfolio(tried: Float64, count: int) -> list[int]:
 
 
 def _no_data() -> dict[str, npt.NDArray[Any]]:
-    """What searches send, and the cases of rows and pairs."""
+    """What searches send, and the cases of rows and of changes."""
     return {
         "rows": np.zeros((0, FEATURES), np.float16),
         "logs": np.zeros(0, np.float32),
         "case": np.zeros(0, np.int64),
         "tried": np.zeros((0, TRIED), np.float32),
-        "pair_rows": np.zeros((0, PRIOR_FEATURES), np.float16),
-        "pair_devices": np.zeros(0, np.int64),
-        "pair_label": np.zeros(0, np.int64),
-        "pair_moved": np.zeros(0, np.bool_),
-        "pair_case": np.zeros(0, np.int64),
+        "change_rows": np.zeros((0, CHANGE_FEATURES), np.float16),
+        "change_logs": np.zeros(0, np.float32),
+        "change_case": np.zeros(0, np.int64),
     }
 
 
@@ -444,11 +423,11 @@ class _Training:
             begun = now()
             until = None if share is None else begun + (1 - FIT_SHARE) * share
             self._search(number, search, size, calls, until)
-            if not len(self.data["logs"]) or not len(self.data["pair_label"]):
+            if not all(len(self.data[name]) for name in ("logs", "change_logs")):
                 raise Unfinished(
                     "training ended before a graph was searched with success",
                     object="seconds",
-                    remedy="let it run longer",
+                    remedy="let it run longer, or give more evaluations",
                 )
             self._fit(number, None if share is None else begun + share)
             self._write()
@@ -468,10 +447,8 @@ class _Training:
         begin, policy = number * self.options.graphs, self.policy
         numbers = list(range(begin, begin + self.options.graphs))
         at_once = PER_REQUEST * (REQUESTS * size if calls is not None else 1)
-        learned = policy.ranker is not None and policy.prior is not None
-        arrays: dict[str, npt.NDArray[Any]] = {"portfolio": policy.portfolio}
-        if policy.ranker is not None and policy.prior is not None:
-            arrays |= policy.ranker.arrays("ranker") | policy.prior.arrays("prior")
+        learned = policy.ranker is not None
+        arrays = policy.arrays()
         about = {"learned": learned, "seed": self.seed, "evaluations": self.options.evaluations}
         pieces: dict[str, list[npt.NDArray[Any]]] = {name: [each] for name, each in self.data.items()}
         for at in range(0, len(numbers), at_once):
@@ -484,7 +461,7 @@ class _Training:
             for part, reply in zip(parts, replies, strict=True):
                 found = dict(reply.arrays)
                 found["case"] = np.repeat(np.array(part, dtype=np.int64), found.pop("count"))
-                found["pair_case"] = np.repeat(np.array(part, dtype=np.int64), found.pop("pairs"))
+                found["change_case"] = np.repeat(np.array(part, dtype=np.int64), found.pop("changes"))
                 if learned:  # its portfolio is another
                     found["tried"] = found["tried"][:0, :0].reshape(0, TRIED)
                 for name, each in found.items():
@@ -496,68 +473,47 @@ class _Training:
         data, options = self.data, self.options
         rng = np.random.default_rng([self.seed, number, 6])
         half = None if until is None else (now() + until) / 2
-        kept = data["case"] % VALIDATION != 0
-        rows = data["rows"][kept]
-        ranker = fit_ranker(
-            RANKER.make(self.seed, *_moments(rows)), rows, data["logs"][kept], options, rng, half
-        )
-        chosen = data["pair_case"] % VALIDATION != 0
-        pair_rows = data["pair_rows"][np.repeat(chosen, data["pair_devices"])]
-        devices, label, moved = (data[name][chosen] for name in ("pair_devices", "pair_label", "pair_moved"))
-        prior = PRIOR.make(self.seed, *_moments(pair_rows))
-        prior = fit_prior(prior, pair_rows, devices, label, moved, options, rng, until)
+        fitted, left_out = [], []
+        for prefix, shape, end in (("", RANKER, half), ("change_", CHANGES, until)):
+            kept = data[f"{prefix}case"] % VALIDATION != 0
+            rows, logs = data[f"{prefix}rows"][kept], data[f"{prefix}logs"][kept]
+            fitted.append(fit_ranker(shape.make(self.seed, *_moments(rows)), rows, logs, options, rng, end))
+            left_out.append(~kept)
+        ranker, changes = fitted
         portfolio = self.policy.portfolio
         if len(data["tried"]):
             portfolio = self.first[choose_portfolio(data["tried"].astype(np.float64), KEPT)]
-        self.policy = Policy(ranker, prior, portfolio)
+        self.policy = Policy(ranker, changes, portfolio)
         self.rounds.append(
             {
                 "graphs": len(np.unique(data["case"])),
                 "candidates": len(data["logs"]),
                 "better": float((data["logs"] < -GAIN).mean()),
-                "area_under_curve": self._judge_ranker(~kept),
-                **self._judge_prior(~chosen),
+                "area_under_curve": self._judge("", ranker, left_out[0]),
+                "changes": len(data["change_logs"]),
+                "changes_better": float((data["change_logs"] < -GAIN).mean()),
+                "changes_area_under_curve": self._judge("change_", changes, left_out[1]),
                 "portfolio": _mean_best(data["tried"], self.first, portfolio),
                 "took_seconds": now() - self.started,
             }
         )
         self.report(f"round {number + 1}: {self.rounds[-1]}")
 
-    def _judge_ranker(self, left_out: Bool) -> float | None:
-        """The mean over graphs that were left out."""
-        assert self.policy.ranker is not None
-        data, found = self.data, []
-        score = self.policy.ranker(data["rows"][left_out].astype(np.float32))[:, 0]
-        better, case = data["logs"][left_out] < -GAIN, data["case"][left_out]
-        for number in np.unique(case).tolist():
-            own = case == number
-            if 3 < better[own].sum() < own.sum():
-                found.append(area_under_curve(score[own], better[own]))
-        return float(np.mean(found)) if found else None
-
-    def _judge_prior(self, left_out: Bool) -> dict[str, float | None]:
-        """Of groups that the best plan moves, and of those that it leaves: how often the prior agrees."""
-        assert self.policy.prior is not None
+    def _judge(self, prefix: str, network: Network, left_out: Bool) -> float | None:
+        """How a network ranks rows: the mean over graphs that were left out."""
         data = self.data
-        devices = data["pair_devices"]
-        logits = self.policy.prior(data["pair_rows"][np.repeat(left_out, devices)].astype(np.float32))[:, 0]
-        starts = np.concatenate([[0], np.cumsum(devices[left_out])])
-        hits = np.array(
-            [
-                int(logits[a:b].argmax()) == label
-                for a, b, label in zip(starts[:-1], starts[1:], data["pair_label"][left_out], strict=True)
-            ],
-            dtype=np.bool_,
-        )
-        moved = data["pair_moved"][left_out]
-        return {
-            "moves_found": float(hits[moved].mean()) if moved.any() else None,
-            "stays_found": float(hits[~moved].mean()) if (~moved).any() else None,
-        }
+        score = network(data[f"{prefix}rows"][left_out].astype(np.float32))[:, 0]
+        better, case = data[f"{prefix}logs"][left_out] < -GAIN, data[f"{prefix}case"][left_out]
+        starts = np.flatnonzero(np.diff(case, prepend=-1))  # rows of a graph are together
+        found = [
+            area_under_curve(score[own], better[own])
+            for own in np.split(np.arange(len(case)), starts[1:])
+            if 3 < better[own].sum() < len(own)
+        ]
+        return float(np.mean(found)) if found else None
 
     def _write(self) -> None:
         policy = self.policy
-        assert policy.ranker is not None and policy.prior is not None
         trained_on = {
             "traced": TRACED,
             "small": SMALL,
@@ -574,9 +530,7 @@ class _Training:
             trained_on=trained_on,
             held_out=held_out,
         )
-        arrays = (
-            policy.ranker.arrays("ranker") | policy.prior.arrays("prior") | {"portfolio": policy.portfolio}
-        )
+        arrays = policy.arrays()
         save_policy(self.out, arrays, header)
         about = {"agent": "go", "options": asdict(self.options), "seed": self.seed, "rounds": self.rounds}
         write_state(state_path(self.out), {**self.data, **arrays}, about)
@@ -586,7 +540,8 @@ class _Training:
         check_same(path, about, asdict(self.options), self.seed, "go")
         try:
             portfolio = np.asarray(state["portfolio"], dtype=np.float64)
-            self.policy = Policy(RANKER.read(state, "ranker"), PRIOR.read(state, "prior"), portfolio)
+            networks = RANKER.read(state, "ranker"), CHANGES.read(state, "changes")
+            self.policy = Policy(*networks, portfolio)
             self.data = {name: np.asarray(state[name]) for name in self.data}
             self.rounds = list(about["rounds"])
         except (LoadmasterError, KeyError, TypeError) as error:
