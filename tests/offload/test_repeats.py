@@ -12,7 +12,7 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.offload.heuristics import Stream
 from loadmaster.offload.model import Kernels
 from loadmaster.offload.problem import Offload
-from loadmaster.offload.repeats import Recomputed, op_times, quick, with_repeats
+from loadmaster.offload.repeats import Recomputed, least_bound, op_times, quick, with_repeats
 from loadmaster.program import Builder, Program
 from loadmaster.program.repeats import Repeated, repeat
 from loadmaster.search.registry import make_labelled
@@ -70,6 +70,20 @@ def test_cheap_large_results_are_made_again() -> None:
     names = {base.op_name[op] for op in found.repeated.ops.tolist()}
     assert names and all(name.startswith("gelu") for name in names)
     assert plain.value is not None and found.value < 0.8 * plain.value
+
+
+def test_a_bound_tells_what_a_search_comes_near_to_where_a_quick_plan_does_not() -> None:
+    base = training()
+    need = Offload(base, gpu(2**40)).model.needed
+
+    def make(repeated: Repeated, capacity: int = need // 2) -> Offload:
+        return Offload(repeated.program, gpu(capacity))
+
+    bound, found = least_bound(base, make), with_repeats(base, make, annealed)
+    plain = quick(make(repeat(base, [])))
+    assert bound is not None and plain.value is not None
+    assert 0.9 * bound < found.value < 1.1 * bound < plain.value, "of a few choices: others may be below it"
+    assert least_bound(base, lambda repeated: make(repeated, MIB)) is None, "nothing fits"
 
 
 def test_with_room_for_everything_nothing_is_repeated() -> None:
