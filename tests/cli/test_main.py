@@ -107,6 +107,11 @@ def _replace(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
         (MissingPackage("x is missing", remedy="pip install x"), 3, "x is missing: pip install x"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (PermissionError(13, "Permission denied", "f"), 2, "'f': Permission denied"),
+        (
+            MemoryError("1 PiB"),
+            2,
+            "'models' needs more memory than there is here (1 PiB): give a smaller model, or smaller numbers with --set",
+        ),
         (LoadmasterError("two\nlines \x1b[31m"), 2, "two lines \\x1b[31m"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from loadmaster.graph.go.scores import (
     take_changes,
 )
 from loadmaster.graph.go.search import SHIPPED, Go, load_policy
+from loadmaster.graph.go.training import search_cases
 from loadmaster.graph.large_neighbourhood import OPERATORS, Standing
 from loadmaster.learn.checkpoints import BadState, state_path
 from loadmaster.learn.policies import BadPolicy, read_policy, save_policy
@@ -360,3 +362,24 @@ def test_plans_are_no_hint_verbatim() -> None:
         device = problem.split(np.asarray(found.decision))[1]
         better += not any(np.array_equal(device, hint) for hint in hinted_devices(problem))
     assert better >= 2
+
+
+def test_ctrl_c_ends_the_training_and_not_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("loadmaster.graph.large_neighbourhood.LargeNeighbourhood.run", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        search_cases([0], 0, load_policy(SHIPPED), 2)
+
+
+def test_a_policy_of_another_agent_and_a_state_of_training_are_named(tmp_path: Path) -> None:
+    save_policy(tmp_path / "player.npz", {}, {"agent": "muzero"})
+    with pytest.raises(BadPolicy, match=r"player\.npz' is a policy of muzero, not of go: give a file of"):
+        Go(init=str(tmp_path / "player.npz"))
+    header = np.frombuffer(json.dumps({"options": {}, "seed": 0}).encode(), dtype=np.uint8)
+    np.savez(tmp_path / "go.state.npz", about=header)
+    with pytest.raises(
+        BadPolicy, match="is the state of a training, not a policy: give the policy beside it"
+    ):
+        Go(init=str(tmp_path / "go.state.npz"))

@@ -46,6 +46,7 @@ def test_settings_come_from_options() -> None:
         ("rate", 1.5),
         ("games", 0),
         ("rate", float("nan")),
+        ("games", 10**10),
         ("rate", "0.5"),
         ("noisy", 1),
         ("games", 2.0),
@@ -55,6 +56,7 @@ def test_what_it_can_not_work_with_is_refused_by_name(name: str, value: object) 
     with pytest.raises(LoadmasterError, match=f"toy can't work with {name} = ") as error:
         make_settings(Settings, "toy", {name: value}, {})
     assert error.value.object == "toy"
+    assert "; the default is " in str(error.value.remedy)
 
 
 @pytest.mark.parametrize("name", ["depth", "noisy"])

@@ -18,6 +18,7 @@ from loadmaster.search.registry import (
     solver_names,
     solver_variants,
 )
+from loadmaster.search.solver import BadOption
 
 
 def test_every_label_is_the_name_of_its_solver() -> None:
@@ -101,3 +102,30 @@ def test_no_solver_takes_the_option_that_chooses_it() -> None:
             variants = solver_variants(kind, name)
             for label in () if variants is None else variants.makers:
                 assert variants is not None and variants.option not in make_labelled(kind, label).options
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_options_of_a_wrong_type_are_refused_before_anything_runs(kind: str) -> None:
+    for label in solver_labels(kind):
+        for option in make_labelled(kind, label).options:
+            for value in (object(), float("nan"), -1, 10**30):
+                with pytest.raises((LoadmasterError, ValueError)):
+                    make_labelled(kind, label, {option: value})
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "remedy"),
+    [
+        ("look_ahead", "no", "give true or false"),
+        ("changes", 3, "give true or false"),
+        ("threads", "x", "give a whole number"),
+        ("threads", 10**6, "give a whole number from 0 to 4096"),
+        ("screen", 2.5, "give a whole number"),
+        ("batch", float("nan"), "give a whole number"),
+        ("portfolio", -1, "give a whole number from 0 to 1000000000"),
+    ],
+)
+def test_a_refused_option_says_what_it_takes(option: str, value: object, remedy: str) -> None:
+    with pytest.raises(BadOption, match=f"solver 'go' can't work with {option} = ") as refused:
+        make_solver("graph", "go", {option: value})
+    assert remedy in str(refused.value.remedy) and refused.value.exit_code == 2

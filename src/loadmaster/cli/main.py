@@ -160,6 +160,8 @@ class Commands(TyperGroup):
             code, failure = 2, _usage_failure(usage)
         except OSError as error:
             code, failure = 2, _system_failure(error)
+        except MemoryError as error:
+            code, failure = 2, _memory_failure(_name(args), error)
         except (KeyboardInterrupt, typer.Abort):
             code, failure = signals.exit_code(), LoadmasterError("interrupted", object=_name(args))
         except Exception as error:
@@ -198,6 +200,15 @@ def _system_failure(error: OSError) -> LoadmasterError:
     name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
     what = f"'{name}': " if name else ""
     return LoadmasterError(f"{what}{error.strerror or error}", object=name, number=error.errno)
+
+
+def _memory_failure(command: str, error: MemoryError) -> LoadmasterError:
+    """More than this computer has: a number or a model that is too large for it."""
+    what = f" ({error})" if str(error) else ""
+    remedy = "give a smaller model, or smaller numbers with --set"
+    return LoadmasterError(
+        f"'{command}' needs more memory than there is here{what}", object=command, remedy=remedy
+    )
 
 
 def _bug_failure(error: Exception) -> LoadmasterError:

@@ -43,7 +43,11 @@ def command(
     ] = None,
     time_limit: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Stop after this long, such as 20m; egrl: each of its two views."),
+        typer.Option(
+            metavar="TIME",
+            help="Stop after this long, such as 20m; egrl: each of its two views; "
+            "muzero: generations, and then come openings and games.",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same policy.")] = 0,
     settings: SetOption = None,

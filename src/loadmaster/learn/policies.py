@@ -53,11 +53,24 @@ def read_policy(name: str | Path, agent: str) -> tuple[dict[str, npt.NDArray[Any
     stored = read_npz(_source(str(name), agent), refuse)
     about = json_entry(stored, "about", refuse)
     arrays = {key.removeprefix("policy."): stored[key] for key in stored if key != "about"}
+    if isinstance(about, dict) and "loadmaster_policy" not in about and {"options", "seed"} <= about.keys():
+        raise BadPolicy(
+            f"'{name}' is the state of a training, not a policy",
+            object=str(name),
+            remedy="give the policy beside it, without '.state' in its name, or go on with 'train --resume'",
+        )
     if not isinstance(about, dict) or about.get("loadmaster_policy") != FORMAT:
         raise BadPolicy(
             f"'{name}' is no policy of format {FORMAT}",
             object=str(name),
             remedy="train it again with this version",
+        )
+    if about.get("agent", agent) != agent:
+        raise BadPolicy(
+            f"'{name}' is a policy of {about['agent']}, not of {agent}",
+            object=str(name),
+            number=str(about["agent"]),
+            remedy=f"give a file of 'loadmaster train {agent}'",
         )
     return arrays, about
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError, nearest, require
 from loadmaster.host import command_line, versions
-from loadmaster.search.solver import Meter, State, rename_options
+from loadmaster.search.solver import MOST_OF_AN_OPTION, Meter, State, rename_options
 
 # Settings of a learned agent: a frozen dataclass, made from what a user gave and checked once.
 #
@@ -46,7 +47,8 @@ def make_settings(
     try:
         return kind(**{**options, **fixed})
     except (ValueError, TypeError) as error:
-        raise LoadmasterError(str(error), object=solver, remedy="give another value") from None
+        remedy = "; ".join(["give another value", *getattr(error, "__notes__", [])])
+        raise LoadmasterError(str(error), object=solver, remedy=remedy) from None
 
 
 def free_settings(settings: Any, fixed: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,11 +84,15 @@ def check_settings(
         numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
         least, most = dict.fromkeys(counts, 1), dict.fromkeys(shares, 1)
         fine = {
-            name: least.get(name, 0) <= value <= most.get(name, math.inf) for name, value in numbers.items()
+            name: least.get(name, 0) <= value <= most.get(name, MOST_OF_AN_OPTION)
+            for name, value in numbers.items()
         }
         wrong = [name for name, good in (*rules().items(), *fine.items()) if not good]
     if wrong:
-        raise ValueError(f"{agent} can't work with {wrong[0]} = {values[wrong[0]]!r}")
+        (default,) = (field.default for field in fields(settings) if field.name == wrong[0])
+        error = ValueError(f"{agent} can't work with {wrong[0]} = {values[wrong[0]]!r}")
+        error.add_note(f"the default is {json.dumps(default)}")
+        raise error
 
 
 def _has_type(default: object, value: object, open_count: bool) -> bool:

@@ -15,21 +15,26 @@ import numpy as np
 
 from loadmaster import _core
 from loadmaster.arrays import Float64, Int8, Int16, Int32, Int64
-from loadmaster.errors import LoadmasterError, nearest
+from loadmaster.errors import nearest
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
 from loadmaster.malloc_game.model import NEVER, GameModel
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.plan.plan import BEFORE, Plan
 from loadmaster.program.program import Program, TieKind
-from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
+from loadmaster.search.solver import (
+    BadOption,
+    Meter,
+    Solution,
+    Solver,
+    State,
+    check_option,
+    generator_state,
+    restore_generator,
+)
 from loadmaster.units import PICOSECONDS
 
 Rng = np.random.Generator
-
-
-class BadOption(LoadmasterError):
-    """There is no such style or option, or its value makes no sense."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,9 @@ def make_options(style: str | int, changes: dict[str, Any]) -> MsaOptions:
                 object=name,
                 remedy=f"use {', '.join(names)}",
             )
+    for field in fields(MsaOptions):
+        if field.name in changes:
+            check_option("msa", field.name, changes[field.name], str(field.type))
     chosen = replace(STYLES[style], **changes)
     for name, value in asdict(chosen).items():
         if value < 0 or (name in ("loop_factor", "async_factor", "slices") and value <= 0):

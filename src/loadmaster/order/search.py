@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
+from loadmaster.errors import LoadmasterError
 from loadmaster.order.problem import PeakOrder
 from loadmaster.search import metaheuristics
 from loadmaster.search.auto import Auto, Stage
@@ -173,6 +174,10 @@ class PeakBeam(Solver):
     deterministic = True
 
     def __init__(self, width: int = 100) -> None:
+        if width < 1:
+            raise LoadmasterError(
+                f"width can't be {width}", object="width", number=width, remedy="use 1 or more"
+            )
         self.width = width
         self.options = {"width": width}
 

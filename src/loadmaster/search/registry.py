@@ -14,7 +14,7 @@ from loadmaster.errors import BadProgram, LoadmasterError, nearest
 from loadmaster.machine.presets import read_machine
 from loadmaster.program.storage import load
 from loadmaster.search.problem import COST_MODEL, Problem, keys
-from loadmaster.search.solver import Solver
+from loadmaster.search.solver import Solver, check_option
 
 
 class UnknownSolver(LoadmasterError):
@@ -330,6 +330,9 @@ def _make(name: str, where: str, options: dict[str, Any], variant: str | None = 
                 object=option,
                 remedy=f"use {', '.join(takes)}" if takes else "it has none",
             )
+    for option, value in options.items():
+        if option in parameters:
+            check_option(name, option, value, str(parameters[option].annotation))
     return maker(**options)
 
 

@@ -345,6 +345,41 @@ RENAMED_OPTIONS = {"tutored": "pretrain_steps", "tutor_positions": "pretrain_pos
 """Option of a solver as the first runs and policies spelled it -> its name."""
 
 
+class BadOption(LoadmasterError):
+    """A solver can't work with what an option was set to."""
+
+
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a word",
+    "tuple": "several words",
+    "dict": "a dict, from Python",
+    "None": "",
+}
+MOST_OF_AN_OPTION = 10**9
+_MOST_OF = {"population": 10**6, "threads": 4096, "slices": 4096, "slice_bytes": 10**15}
+"""Of those that take memory or threads as they are given, and of bytes."""
+
+
+def check_option(solver: str, option: str, value: object, annotation: str) -> None:
+    """Raise if a value is not of the type that the solver's code says, or is no number of anything."""
+    types = [each.partition("[")[0].replace("Sequence", "tuple") for each in annotation.split(" | ")]
+    if not set(types) <= _WORDS.keys():
+        return  # the solver looks at it
+    given = "None" if value is None else type(value).__name__.replace("list", "tuple")
+    fits = given in types or (given == "int" and "float" in types)
+    asked = " or ".join(_WORDS[each] for each in types if each != "None")
+    if fits and isinstance(value, int | float) and given != "bool":
+        most = _MOST_OF.get(option, MOST_OF_AN_OPTION)
+        fits, asked = 0 <= value <= most, f"{asked} from 0 to {most}"
+    if not fits:
+        raise BadOption(
+            f"solver '{solver}' can't work with {option} = {value!r}", object=option, remedy=f"give {asked}"
+        )
+
+
 def rename_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as they are called now, from what a user or an old file gave."""
     return {RENAMED_OPTIONS.get(name, name): value for name, value in options.items()}

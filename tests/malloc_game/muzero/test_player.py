@@ -146,7 +146,6 @@ def test_the_untrained_player_knows_settings_alone() -> None:
     assert policy.changes == CHANGES and not policy.heads.any() and not policy.weights.any()
 
 
-def test_a_file_that_is_no_policy_is_refused_however_small_the_budget(tmp_path: Path) -> None:
-    """The first plans need no policy, and a run that ended with them had never looked at the file."""
+def test_a_file_that_is_no_policy_is_refused_before_there_is_a_run(tmp_path: Path) -> None:
     with pytest.raises(BadPolicy, match="nothere"):
-        solve(MuZero(init=str(tmp_path / "nothere.npz")), game(), Budget(1))
+        MuZero(init=str(tmp_path / "nothere.npz"))

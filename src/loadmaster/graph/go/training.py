@@ -235,7 +235,8 @@ def search_cases(
     count, changes, tried = list[int](), list[int](), list[Float64]()
     for number in numbers:
         problem, recorder = make_case(number, seed, own), Recorder(policy)
-        solve(recorder, problem, Budget(evaluations + len(policy.portfolio)), number)
+        if solve(recorder, problem, Budget(evaluations + len(policy.portfolio)), number).interrupted:
+            raise KeyboardInterrupt  # it ends the training, not one of its searches
         found["rows"] += [each.astype(np.float16) for each in recorder.rows[: len(recorder.logs)]]
         found["logs"] += [each.astype(np.float32) for each in recorder.logs]
         found["change_rows"] += [each.astype(np.float16) for each in recorder.change_rows]

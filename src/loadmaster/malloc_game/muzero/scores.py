@@ -22,8 +22,9 @@ import numpy as np
 from loadmaster.arrays import Array, Float32, Float64, Int64
 from loadmaster.learn.policies import BadPolicy, read_policy
 from loadmaster.malloc_game.model import GameModel
-from loadmaster.malloc_game.msa import BadOption, Placements
+from loadmaster.malloc_game.msa import Placements
 from loadmaster.malloc_game.muzero.board import Board, board_settings, lives
+from loadmaster.search.solver import BadOption
 
 SHIPPED = "pretrained:board"
 """The policy that comes with the package."""

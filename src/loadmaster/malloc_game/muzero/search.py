@@ -405,14 +405,14 @@ class MuZero(Solver):
         self.settings = make_settings(Settings, self.name, settings, {})
         self.options = free_settings(self.settings, {})
         self.threads = threads or cores()
+        init = self.settings.init  # a file that is no policy is refused before there is a run
+        self.policy = untrained() if init == UNTRAINED else load_policy(init)
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
-        problem = meter.problem
+        problem, policy = meter.problem, self.policy
         assert isinstance(problem, MallocGame)
         if meter.exhausted:
             return meter.solution()
-        init = self.settings.init  # a file that is no policy is refused before anything is played
-        policy = untrained() if init == UNTRAINED else load_policy(init)
         if state is None:
             assigner, refined = submit(meter, problem, FIRST)
         else:

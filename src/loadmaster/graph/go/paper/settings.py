@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
+
+from loadmaster.search.solver import MOST_OF_AN_OPTION
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,13 @@ class Settings:
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(field.default, float) and (
-                not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0
+                not isinstance(value, (int, float)) or not 0 <= value <= MOST_OF_AN_OPTION
             ):
                 raise ValueError(f"GO can't work with {field.name} = {value!r}")
+            if isinstance(field.default, bool) and not isinstance(value, bool):
+                raise ValueError(f"GO can't work with {field.name} = {value!r}: give true or false")
             whole = isinstance(field.default, int) and not isinstance(field.default, bool)
-            if whole and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            if whole and (type(value) is not int or not 0 <= value <= MOST_OF_AN_OPTION):
                 raise ValueError(f"GO can't work with {field.name} = {value!r}")
         if min(self.samples, self.epochs, self.minibatch, self.most_minibatches) < 1:
             raise ValueError("samples, epochs, minibatch and most_minibatches must be at least 1")
