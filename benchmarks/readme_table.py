@@ -312,7 +312,7 @@ def fit_line() -> str:
     saved = [cell.saved for cell in half if cell.saved is not None]
     refused = sum(cell.ours is not None and not cell.fits and cell.best is not None for cell in half)
     return (
-        f"half of the GPU memory of {len(saved) + refused} others' models, **measured** | "
+        f"half the GPU memory of {len(saved) + refused} others' models, **measured** | "
         f"{1 - _mean([1 - each for each in saved]):.1%} less time, faster on {sum(each > NOISE for each in saved)}, "
         f"refused {refused} | than the best peer | –"
     )
