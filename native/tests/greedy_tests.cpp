@@ -265,6 +265,31 @@ void test_fits_equal_the_reference() {
   }
 }
 
+// Hundreds of lives that cross without nesting, over many frames: lists of thousands of holes, none of
+// them common to all.
+void test_crossing_lives_equal_the_reference() {
+  Random rng(11);
+  for (const i32 n : {300, 900}) {
+    Buffers buffers;
+    for (i32 b = 0; b < n; ++b) {
+      const i64 one = rng.below(2 * n), other = rng.below(2 * n);
+      const i64 size = 1 + rng.below(10) * rng.below(10) * rng.below(100);
+      add(buffers, std::min(one, other), std::max(one, other) + 1, size);
+    }
+    const LifeAxis axis(buffers);
+    Packer packer(buffers, axis);
+    std::vector<i32> order(n);
+    std::iota(order.begin(), order.end(), 0);
+    for (const Fit fit : {Fit::kFirst, Fit::kBest}) {
+      std::stable_sort(order.begin(), order.end(),
+                       [&](i32 a, i32 b) { return buffers.size[a] > buffers.size[b]; });
+      std::vector<i64> offset;
+      CHECK(packer.place(order, {.fit = fit}, Stop{}, offset) == Packer::Result::kPlaced);
+      CHECK(offset == slow_place(buffers, order, {.fit = fit}));
+    }
+  }
+}
+
 // Byte by byte: what a list of spans has to say, few spans and many.
 void test_spans_equal_the_reference() {
   Random rng(10);
@@ -566,6 +591,7 @@ void test_many() {
 
 int main() {
   test_fits_equal_the_reference();
+  test_crossing_lives_equal_the_reference();
   test_spans_equal_the_reference();
   test_in_time_equals_the_reference();
   test_bound_and_optimum();

@@ -126,34 +126,30 @@ bool halted(const Stop& stop) {
 Packer::Packer(const Buffers& buffers, const LifeAxis& axis) : buffers_(buffers), axis_(axis) {
   while (leaves_ < axis.sections) leaves_ *= 2;
   choose_frames();
-  some_.resize(leaves_ + axis.sections);  // leaves beyond the last section are never touched
-  full_.resize(leaves_);
+  width_ = leaves_ / frames_;
+  some_ = std::vector<SpanList>(leaves_ + axis.sections);  // leaves beyond the last section are never touched
+  full_ = std::vector<SpanList>(leaves_);
+  ending_ = std::vector<SpanList>(frames_);
+  starting_ = std::vector<SpanList>(frames_);
+  rows_.reserve(buffers.count());
+  for (i32 b = 0; b < buffers.count(); ++b) {
+    const i64 begin = axis.block_start[b], end = axis.block_start[b + 1];
+    const Block none{0, -1, 0, 0};
+    rows_.push_back({begin < end ? axis.blocks[begin] : none, buffers.size[b], buffers.alignment[b],
+                     buffers.pinned[b], begin, end});
+  }
 }
 
-// As many frames as can be had while a buffer is kept in few of them on average.
+// As many frames as can be had while a buffer lives in few of them on average.
 void Packer::choose_frames() {
-  constexpr i64 kKeptPerBlock = 16;
-  constexpr i32 kMostFrames = 1024, kLeastSections = 4;
+  constexpr i64 kLivedPerBlock = 32;
+  constexpr i32 kMostFrames = 128, kLeastSections = 4;
   i64 sections_lived = 0;
   for (const Block& block : axis_.blocks) sections_lived += block.last - block.first + 1;
-  const i64 most = kKeptPerBlock * static_cast<i64>(axis_.blocks.size());
+  const i64 most = kLivedPerBlock * static_cast<i64>(axis_.blocks.size());
   while (frames_ < kMostFrames && leaves_ / (2 * frames_) >= kLeastSections &&
          sections_lived / (leaves_ / (2 * frames_)) <= most)
     frames_ *= 2;
-
-  std::vector<i64> live(2 * frames_, 0);
-  fullest_.resize(2 * frames_);
-  const i32 width = leaves_ / frames_;
-  for (i32 s = 0; s < axis_.sections; ++s) {
-    i64& peak = live[frames_ + s / width];
-    peak = std::max(peak, axis_.live[s]);
-  }
-  std::iota(fullest_.begin(), fullest_.end(), 0);
-  for (i32 node = frames_ - 1; node > 0; --node) {
-    const i32 child = live[2 * node] >= live[2 * node + 1] ? 2 * node : 2 * node + 1;
-    live[node] = live[child];
-    fullest_[node] = fullest_[child];
-  }
 }
 
 void Packer::clear() {
@@ -161,7 +157,12 @@ void Packer::clear() {
     some_[node].clear();
     if (node < leaves_) full_[node].clear();
   }
+  for (const i32 frame : touched_frames_) {
+    ending_[frame].clear();
+    starting_[frame].clear();
+  }
   touched_.clear();
+  touched_frames_.clear();
 }
 
 // Walks the tree over the sections first..last: `part` for the nodes that make them up, `above` for
@@ -181,25 +182,34 @@ void Packer::walk(const Block& block, Part&& part, Above&& above) const {
   }
 }
 
+template <class Each>
+void Packer::each_block(const Row& row, Each&& each) const {
+  if (row.begin == row.end) return;
+  each(row.block);
+  for (i64 p = row.begin + 1; p < row.end; ++p) each(axis_.blocks[p]);
+}
+
 // What is in the way of buffer b.
-void Packer::gather(i32 b, const std::vector<i64>& offset) {
+void Packer::gather(i32 b, const Row& row, const std::vector<i64>& offset) {
   views_.clear();
-  for (i64 p = axis_.block_start[b]; p < axis_.block_start[b + 1]; ++p) {
-    const Block& block = axis_.blocks[p];
+  each_block(row, [&](const Block& block) {
     const auto view = [&](const SpanList& spans) {
       if (!spans.empty()) views_.emplace_back(spans, block.low, block.high);
     };
+    // The frames that it lives in from beginning to end. What lives in one beside these and in none of
+    // them ends or starts there: within the frame, or with it.
+    const i32 from = (block.first + width_ - 1) / width_, to = (block.last + 1) / width_;
+    const i32 least = from < to ? 2 * frames_ : 1;
     walk(
-        block,
+        block, [&](i32 node) { view(some_[node]); },
         [&](i32 node) {
-          // Above the frames any one below tells what lies across the node; the fullest tells most.
-          if (node < 2 * frames_ && node < leaves_) view(full_[fullest_[node]]);
-          view(some_[node]);
-        },
-        [&](i32 node) {
-          if (node >= frames_) view(full_[node]);
+          if (node >= least) view(full_[node]);
         });
-  }
+    if (from >= to) return;
+    if (block.first < from * width_) view(ending_[from - 1]);
+    if (block.last >= to * width_) view(starting_[to]);
+  });
+  std::reverse(views_.begin(), views_.end());  // the widest first
   if (axis_.apart.empty() || buffers_.size[b] <= 0) return;
   partners_.clear();
   for (i64 i = axis_.apart_start[b]; i < axis_.apart_start[b + 1]; ++i) {
@@ -219,21 +229,20 @@ bool Packer::free_at(i64 x) {
 }
 
 // Lifts x to the lowest free offset that is not below it; false if that is above `highest`.
-// The lists are asked in turn; one that objects lifts x to where it is content, and once all in a row
-// have nothing against x it is free, and nothing below it was; without patience, nothing that was
-// looked at. Above all that is in the way it ends in any case.
+// The lists are asked in turn; one that objects lifts x to where it is content, and is asked first from
+// then on: it is likely to object again. Once none has anything against x it is free, and nothing below
+// it was; without patience, nothing that was looked at. Above all that is in the way it ends in any case.
 bool Packer::rise(i64& x, i64 alignment, i64 highest) {
   constexpr i64 kStrides = 16384;  // of the first size, from the ground to the top
   constexpr i64 kTurn = 16;        // holes of one list in a row that cost as much as to turn to another
   i64 stride = 0, top = 0;
-  const std::size_t count = views_.size();
-  std::size_t content = 0;
-  for (std::size_t i = 0; content < count; i = i + 1 == count ? 0 : i + 1) {
+  const std::ptrdiff_t count = std::ssize(views_);
+  for (std::ptrdiff_t i = 0; i < count;) {
     SpanCursor& view = views_[i];
     ++steps_;
-    ++content;
     i64 cost = kTurn;
-    for (view.seek(x); view.bars(x); view.seek(x), cost = 1) {
+    bool lifted = false;
+    for (view.seek(x); view.bars(x); view.seek(x), cost = 1, lifted = true) {
       ++steps_;
       i64 next = view.after();
       if ((patience_ -= cost) < 0) {
@@ -243,7 +252,12 @@ bool Packer::rise(i64& x, i64 alignment, i64 highest) {
       }
       x = align(next, alignment);
       if (x > highest) return false;
-      content = 1;
+    }
+    if (lifted && i > 0) {
+      std::rotate(views_.begin(), views_.begin() + i, views_.begin() + i + 1);
+      i = 1;
+    } else {
+      ++i;
     }
   }
   return x <= highest;
@@ -286,57 +300,57 @@ i64 Packer::choose(Fit fit, i64 alignment, i64 highest) {
   return -1;
 }
 
-void Packer::insert(i32 b, i64 x, i64 hole) {
+void Packer::insert(const Row& row, i64 x, i64 hole) {
   ++placed_;
-  for (i64 p = axis_.block_start[b]; p < axis_.block_start[b + 1]; ++p) {
-    const Block& block = axis_.blocks[p];
+  each_block(row, [&](const Block& block) {
     const Span span{x + block.low, x + block.high};
-    const auto some = [&](i32 node) {
+    const auto take = [&](std::vector<SpanList>& lists, i32 at, std::vector<i32>& touched) {
       ++steps_;
-      if (some_[node].empty()) touched_.push_back(node);
-      some_[node].add(span, hole);
+      if (lists[at].empty()) touched.push_back(at);
+      lists[at].add(span, hole);
     };
-    const auto full = [&](i32 node) {
-      ++steps_;
-      if (full_[node].empty()) touched_.push_back(node);
-      full_[node].add(span, hole);
-    };
+    for (i32 level = frames_, wide = width_; level > 0; level /= 2, wide *= 2)
+      for (i32 at = level + block.first / wide; at <= level + block.last / wide; ++at)
+        take(some_, at, touched_);
     walk(
         block,
         [&](i32 node) {
-          some(node);
-          if (node >= leaves_) return;
-          i32 from = node, to = node + 1;
-          while (from < frames_) from *= 2, to *= 2;
-          for (i32 below = from; below < to; ++below) full(below);
+          if (node >= 2 * frames_) take(some_, node, touched_);
+          if (node < leaves_) take(full_, node, touched_);
         },
-        some);
+        [&](i32 node) {
+          if (node >= 2 * frames_) take(some_, node, touched_);
+        });
+    if (block.last - block.first + 1 < width_) return;
+    if ((block.last + 1) % width_ == 0) take(ending_, block.last / width_, touched_frames_);
+    if (block.first % width_ == 0) take(starting_, block.first / width_, touched_frames_);
+  });
+}
+
+// Copies the rows in an order, which lie anywhere, and finds the smallest block from each place on.
+void Packer::sort_rows(const std::vector<i32>& order) {
+  constexpr i64 kSoon = 16;
+  const i64 count = std::ssize(order);
+  sorted_.resize(count);
+  for (i64 i = 0; i < count; ++i) {
+    if (i + kSoon < count) __builtin_prefetch(&rows_[order[i + kSoon]]);
+    sorted_[i] = rows_[order[i]];
+  }
+  smallest_.resize(count + 1);
+  smallest_[count] = kForever;
+  for (i64 i = count; i-- > 0;) {
+    smallest_[i] = smallest_[i + 1];
+    if (sorted_[i].pinned >= 0) continue;
+    each_block(sorted_[i],
+               [&](const Block& block) { smallest_[i] = std::min(smallest_[i], block.high - block.low); });
   }
 }
 
-// Asks for the columns of the buffers that come next in an order, which lie anywhere.
-void Packer::fetch(const std::vector<i32>& order, i64 at, i64 step) const {
-  constexpr i64 kSoon = 12, kSooner = 24;
-  const i64 count = static_cast<i64>(order.size());
-  if (const i64 i = at + step * kSooner; i >= 0 && i < count) {
-    __builtin_prefetch(&axis_.block_start[order[i]]);
-    __builtin_prefetch(&buffers_.pinned[order[i]]);
-    __builtin_prefetch(&buffers_.size[order[i]]);
-    __builtin_prefetch(&buffers_.alignment[order[i]]);
-  }
-  if (const i64 i = at + step * kSoon; i >= 0 && i < count)
-    __builtin_prefetch(axis_.blocks.data() + axis_.block_start[order[i]]);
-}
-
-// The same for the lowest nodes of its life, which are the most.
-void Packer::fetch_nodes(const std::vector<i32>& order, i64 at) const {
-  constexpr i64 kSoon = 6;
-  constexpr i32 kLevels = 4;
-  if (at + kSoon >= static_cast<i64>(order.size())) return;
-  const i32 b = order[at + kSoon];
-  if (!axis_.blocks_of(b)) return;
-  i32 node = axis_.first(b) + leaves_;
-  for (i32 level = 0; level < kLevels && node > 0; ++level, node /= 2) {
+// Asks for the lowest nodes of a life, which are the most, before they are needed.
+void Packer::fetch_nodes(const Block& block) const {
+  constexpr i32 kLevels = 6;
+  i32 node = block.first + leaves_;
+  for (i32 level = 0; level < kLevels && node >= frames_; ++level, node /= 2) {
     __builtin_prefetch(&some_[node]);
     if (node < leaves_) __builtin_prefetch(&full_[node]);
   }
@@ -345,57 +359,46 @@ void Packer::fetch_nodes(const std::vector<i32>& order, i64 at) const {
 Packer::Result Packer::place(const std::vector<i32>& order, const Rules& rules, const Stop& stop,
                              std::vector<i64>& offset) {
   constexpr i32 kLookEvery = 256;  // buffers placed between two looks at the clock
+  constexpr i64 kSoon = 6;
   const i32 n = buffers_.count();
   const i64 limit = std::min(rules.limit, kForever);
   const i64 steps_before = steps_++;  // a pass over nothing is work too
   clear();
   patience_ = rules.patience;
   offset.assign(n, -1);
-
-  // The smallest block from each place in the order on.
-  const i64 count = static_cast<i64>(order.size());
-  smallest_.resize(count + 1);
-  smallest_[count] = kForever;
-  for (i64 i = count; i-- > 0;) {
-    fetch(order, i, -1);
-    const i32 b = order[i];
-    smallest_[i] = smallest_[i + 1];
-    if (buffers_.pinned[b] >= 0) continue;
-    for (i64 p = axis_.block_start[b]; p < axis_.block_start[b + 1]; ++p)
-      smallest_[i] = std::min(smallest_[i], axis_.blocks[p].high - axis_.blocks[p].low);
-  }
+  sort_rows(order);
 
   bool all = true;
   for (i32 b = 0; b < n; ++b) {
     const i64 x = buffers_.pinned[b];
     if (x < 0) continue;
     if (x > limit || buffers_.size[b] > limit - x) return Result::kNoRoom;
-    gather(b, offset);
+    gather(b, rows_[b], offset);
     if (!free_at(x)) return Result::kPinsClash;
     offset[b] = x;
-    insert(b, x, 1);
+    insert(rows_[b], x, 1);
   }
+  const i64 count = std::ssize(order);
   for (i64 i = 0; i < count; ++i) {
-    fetch(order, i, 1);
-    fetch_nodes(order, i);
+    if (i + kSoon < count) fetch_nodes(sorted_[i + kSoon].block);
     const i32 b = order[i];
+    const Row& row = sorted_[i];
     if (i % kLookEvery == 0) {
       if (rules.deadline ? halted(stop) : stop.asked.load(std::memory_order_relaxed)) return Result::kStopped;
       if (rules.cancelled && rules.cancelled->load(std::memory_order_relaxed)) return Result::kStopped;
     }
     if (rules.most_steps >= 0 && steps_ - steps_before > rules.most_steps) return Result::kGaveUp;
-    if (buffers_.pinned[b] >= 0) continue;
-    const i64 size = buffers_.size[b], alignment = buffers_.alignment[b];
+    if (row.pinned >= 0) continue;
     const i64 hint = rules.hints ? buffers_.hint[b] : -1;
     i64 x = -1;
-    if (size <= limit) {
+    if (row.size <= limit) {
       patience_ = std::max<i64>(patience_, 0) + rules.patience_per_buffer;
-      gather(b, offset);
-      if (hint >= 0 && hint <= limit - size && hint % alignment == 0 && free_at(hint)) {
+      gather(b, row, offset);
+      if (hint >= 0 && hint <= limit - row.size && hint % row.alignment == 0 && free_at(hint)) {
         x = hint;
       } else {
-        if (hint >= 0) gather(b, offset);  // the look at the hint moved the views
-        x = choose(rules.fit, alignment, limit - size);
+        if (hint >= 0) gather(b, row, offset);  // the look at the hint moved the views
+        x = choose(rules.fit, row.alignment, limit - row.size);
       }
     }
     if (x < 0) {
@@ -404,7 +407,7 @@ Packer::Result Packer::place(const std::vector<i32>& order, const Rules& rules, 
       continue;
     }
     offset[b] = x;
-    insert(b, x, smallest_[i + 1]);
+    insert(row, x, smallest_[i + 1]);
   }
   return all ? Result::kPlaced : Result::kNoRoom;
 }

@@ -4,15 +4,15 @@
 // ranges are taken there. A buffer asks the few dozen nodes that make up its lifetime for the lowest
 // (or the tightest) free offset. Byte ranges that touch, and holes too small for anything that is
 // still to come, melt together, so that the lists stay short: time is near-linear in the number of
-// buffers and memory in proportion to it. Where lives cross without nesting, the lists of a life may
-// have a great many holes, none of them common to all: so a pass has patience for many millions of
-// holes that are of no use, and then for a few per buffer, after which one looks upwards in steps that
-// grow. Up to some 50,000 buffers of any lives that is never felt.
+// buffers and memory in proportion to it.
 //
-// What lies across a node is kept in the node, except high up in the tree, where it is kept in every
-// one of the frames below: the nodes of one level, a few hundred sections each. So one list tells all
-// that lies across a frame, melted together, where the lists of the nodes above it would mesh like
-// the teeth of two combs: none of them full, and together without a hole.
+// Far down in the tree what lies across a node is kept in that node alone. Two such lists may mesh like
+// the teeth of two combs, none of them full and together without a hole, and a buffer that asks both goes
+// up from tooth to tooth. So from the root down to the frames, the nodes of one level, a list tells all
+// that is taken at some time in the node, by whatever life: a long life finds the holes of its widest
+// nodes there, which are few, and asks the others about these alone. Where that does not help either, a
+// pass has patience for some thousands of holes per buffer that are of no use, after which one looks
+// upwards in steps that grow.
 #pragma once
 
 #include <vector>
@@ -63,12 +63,12 @@ class Packer {
 
   struct Rules {
     Fit fit = Fit::kFirst;
-    i64 limit = kForever;           // a buffer that would end above has no place
-    i64 patience = 300'000'000;     // useless holes to look at in all (some seconds), before steps grow,
-    i64 patience_per_buffer = 500;  // and for each buffer beside
-    i64 most_steps = -1;            // give up after this much work; -1: never
-    bool hints = false;             // a free hint within the limit goes before the fit
-    bool deadline = true;           // false: only a request stops it, not the clock
+    i64 limit = kForever;              // a buffer that would end above has no place
+    i64 patience = 300'000'000;        // useless holes to look at in all (a second), before steps grow,
+    i64 patience_per_buffer = 20'000;  // and for each buffer beside
+    i64 most_steps = -1;               // give up after this much work; -1: never
+    bool hints = false;                // a free hint within the limit goes before the fit
+    bool deadline = true;              // false: only a request stops it, not the clock
     const std::atomic<bool>* cancelled = nullptr;  // looked at like Stop
     bool keep_going = false;  // on a buffer without a place: leave it out (offset -1) and go on
   };
@@ -82,29 +82,43 @@ class Packer {
   i64 steps() const { return steps_; }    // a measure of the work done, the same on every machine
 
  private:
+  // What is known of a buffer, in one place: in an order by size they are anywhere.
+  struct Row {
+    Block block;  // its first
+    i64 size, alignment, pinned;
+    i64 begin, end;  // of its blocks
+  };
+
   template <class Part, class Above>
   void walk(const Block& block, Part&& part, Above&& above) const;
   void choose_frames();
   void clear();
-  void fetch(const std::vector<i32>& order, i64 at, i64 step) const;
-  void fetch_nodes(const std::vector<i32>& order, i64 at) const;
-  void gather(i32 b, const std::vector<i64>& offset);
+  void sort_rows(const std::vector<i32>& order);
+  void fetch_nodes(const Block& block) const;
+  template <class Each>
+  void each_block(const Row& row, Each&& each) const;
+  void gather(i32 b, const Row& row, const std::vector<i64>& offset);
   bool free_at(i64 x);
   i64 choose(Fit fit, i64 alignment, i64 highest);
   bool rise(i64& x, i64 alignment, i64 highest);
   i64 on_top(i64 alignment) const;
   i64 tightest(i64 alignment, i64 highest);
-  void insert(i32 b, i64 x, i64 hole);
+  void insert(const Row& row, i64 x, i64 hole);
 
   const Buffers& buffers_;
   const LifeAxis& axis_;
-  i32 leaves_ = 1;              // a power of two, like the next
-  i32 frames_ = 1;              // nodes [frames_, 2 * frames_) are the frames
-  std::vector<i32> fullest_;    // per node above the frames: the frame with most live bytes below it
-  std::vector<SpanList> some_;  // per node: taken at some time in its range, by what is kept in or below it
-  std::vector<SpanList> full_;  // per inner node from the frames down: taken all the time, in a frame by
-                                // whatever lies across it, further down by what is kept in the node
-  std::vector<i32> touched_;
+  std::vector<Row> rows_;    // per buffer
+  std::vector<Row> sorted_;  // in the order of a pass
+  i32 leaves_ = 1;           // a power of two, like the next
+  i32 frames_ = 1;           // nodes [frames_, 2 * frames_) are the frames
+  i32 width_ = 1;            // sections of a frame
+  // Per node: taken at some time in its range, from the root down to the frames by whatever lives then,
+  // further down by what is kept in or below it.
+  std::vector<SpanList> some_;
+  std::vector<SpanList> full_;  // per inner node: taken all the time, by what is kept in it
+  // Per frame: taken by what lies across it and ends with it, or starts with it.
+  std::vector<SpanList> ending_, starting_;
+  std::vector<i32> touched_, touched_frames_;
   std::vector<SpanCursor> views_;
   SpanList partners_;
   std::vector<i64> smallest_;

@@ -1,11 +1,12 @@
 // Byte ranges that are taken, of any number: ascending, disjoint, not touching.
 //
-// Few of them lie in one array; many in chunks, so that taking one in moves few others. Whoever reads
-// goes upwards only, with a `SpanCursor`.
+// One of them lies in the list itself (most lists never have more), a few in one array, many in chunks,
+// so that taking one in moves few others. Whoever reads goes upwards only, with a `SpanCursor`.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <memory>
 #include <vector>
@@ -20,50 +21,62 @@ struct Span {
 
 class SpanList {
  public:
-  bool empty() const { return !many_ && few_.empty(); }
-  i64 top() const { return many_ ? many_->tops.back() : few_.back().to; }  // of a list that is not empty
+  SpanList() : one_{0, 0} {}
+  ~SpanList() { clear(); }
+  SpanList(const SpanList&) = delete;
+  SpanList& operator=(const SpanList&) = delete;
+
+  bool empty() const { return count_ == 0; }
+  i64 top() const { return room_ == kMany ? many_->tops.back() : begin()[count_ - 1].to; }  // if not empty
 
   void clear() {
-    few_.clear();
-    many_.reset();
+    if (room_ == kMany)
+      delete many_;
+    else if (room_ > 1)
+      delete[] few_;
+    one_ = {0, 0};
+    count_ = 0;
+    room_ = 1;
   }
 
   // Takes the span in. Holes smaller than `hole` are of no use to anyone any more and count as taken.
   void add(Span span, i64 hole) {
     if (span.from < hole) span.from = 0;
-    if (many_) {
+    if (room_ == kMany) {
       many_->add(span, hole);
       return;
     }
-    add_to(few_, span, hole);
-    if (few_.size() > kMostInChunk) many_ = std::make_unique<Many>(few_);
+    Span* const first = reach(begin(), begin() + count_, span, hole);
+    Span* const end = begin() + count_;
+    Span* last = first;
+    while (last != end && last->from < span.to + hole) ++last;
+    if (first != last) {
+      first->from = std::min(first->from, span.from);
+      first->to = std::max(std::prev(last)->to, span.to);
+      count_ -= static_cast<std::uint32_t>(last - first - 1);
+      std::copy(last, end, first + 1);
+    } else {
+      insert(static_cast<std::uint32_t>(first - begin()), span);
+    }
   }
 
  private:
   friend class SpanCursor;
   using Spans = std::vector<Span>;
-  static constexpr std::size_t kMostInChunk = 256;
+  static constexpr std::uint32_t kMostInChunk = 256, kMany = 0;
 
-  static void add_to(Spans& spans, Span span, i64 hole) {
-    const auto first = std::partition_point(spans.begin(), spans.end(),
-                                            [&](const Span& s) { return s.to + hole <= span.from; });
-    auto last = first;
-    while (last != spans.end() && last->from < span.to + hole) ++last;
-    if (first == last) {
-      spans.insert(first, span);
-      return;
-    }
-    first->from = std::min(first->from, span.from);
-    first->to = std::max(std::prev(last)->to, span.to);
-    spans.erase(std::next(first), last);
+  // The first span that the new one meets, or that lies above it.
+  template <class At>
+  static At reach(At begin, At end, const Span& span, i64 hole) {
+    return std::partition_point(begin, end, [&](const Span& s) { return s.to + hole <= span.from; });
   }
 
   struct Many {
     std::vector<Spans> chunks;  // none is empty
     std::vector<i64> tops;      // of each chunk, where its last span ends
 
-    explicit Many(Spans& few) {
-      chunks.emplace_back().swap(few);
+    Many(const Span* begin, const Span* end) {
+      chunks.emplace_back(begin, end);
       tops.push_back(chunks.front().back().to);
       split(0);
     }
@@ -89,6 +102,19 @@ class SpanList {
       if (chunks[chunk].size() > kMostInChunk) split(chunk);
     }
 
+    static void add_to(Spans& spans, Span span, i64 hole) {
+      const auto first = reach(spans.begin(), spans.end(), span, hole);
+      auto last = first;
+      while (last != spans.end() && last->from < span.to + hole) ++last;
+      if (first == last) {
+        spans.insert(first, span);
+        return;
+      }
+      first->from = std::min(first->from, span.from);
+      first->to = std::max(std::prev(last)->to, span.to);
+      spans.erase(std::next(first), last);
+    }
+
     void split(i64 chunk) {
       const i64 half = std::ssize(chunks[chunk]) / 2;
       Spans upper(chunks[chunk].begin() + half, chunks[chunk].end());
@@ -99,8 +125,35 @@ class SpanList {
     }
   };
 
-  Spans few_;
-  std::unique_ptr<Many> many_;  // instead of few
+  Span* begin() { return room_ == 1 ? &one_ : few_; }
+  const Span* begin() const { return room_ == 1 ? &one_ : few_; }
+
+  void insert(std::uint32_t at, const Span& span) {
+    if (count_ == room_) {
+      const std::uint32_t room = room_ == 1 ? 4 : 2 * room_;
+      Span* const wider = new Span[room];
+      std::copy(begin(), begin() + count_, wider);
+      if (room_ > 1) delete[] few_;
+      few_ = wider;
+      room_ = room;
+    }
+    Span* const spans = begin();
+    std::copy_backward(spans + at, spans + count_, spans + count_ + 1);
+    spans[at] = span;
+    if (++count_ <= kMostInChunk) return;
+    Many* const many = new Many(spans, spans + count_);
+    delete[] few_;
+    many_ = many;
+    room_ = kMany;
+  }
+
+  union {
+    Span one_;    // room_ is 1
+    Span* few_;   // of room_ spans
+    Many* many_;  // room_ is kMany
+  };
+  std::uint32_t count_ = 0;  // of one or a few; of many: not 0
+  std::uint32_t room_ = 1;
 };
 
 // Goes up through one list. Offset x of bytes [low, high) is not free where a span has from < x + high
@@ -108,13 +161,16 @@ class SpanList {
 class SpanCursor {
  public:
   SpanCursor(const SpanList& list, i64 low, i64 high) : list_(&list), low_(low), high_(high) {
-    enter(list.many_ ? list.many_->chunks.front() : list.few_);
+    if (list.room_ == SpanList::kMany)
+      enter(list.many_->chunks.front());
+    else
+      at_ = list.begin(), end_ = at_ + list.count_;
   }
 
   // To the first span that reaches beyond x; x never falls. In steps that double.
   void seek(i64 x) {
     if (at_ == end_ || at_->to - low_ > x) return;
-    if (list_->many_ && list_->many_->tops[chunk_] - low_ <= x && !skip_chunks(x)) return;
+    if (list_->room_ == SpanList::kMany && list_->many_->tops[chunk_] - low_ <= x && !skip_chunks(x)) return;
     if (at_->to - low_ > x) return;
     std::ptrdiff_t step = 1;
     while (step < end_ - at_ && at_[step].to - low_ <= x) at_ += step, step *= 2;
