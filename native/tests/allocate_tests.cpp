@@ -160,7 +160,7 @@ constexpr bool Switches::* kTechniques[] = {&Switches::canonical,          &Swit
                                             &Switches::identical_symmetry, &Switches::static_preordering,
                                             &Switches::no_goods,           &Switches::first_fit,
                                             &Switches::restarts,           &Switches::repair,
-                                            &Switches::subset_sum_bounds};
+                                            &Switches::subset_sum_bounds,  &Switches::rolling};
 
 void test_against_brute_force(u64 seed, int count, const Taste& taste) {
   Random rng(seed);
