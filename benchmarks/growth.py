@@ -28,6 +28,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 FAMILIES = ("nested", "chains", "random", "heavy-tailed")
 SIZES = (50_000, 100_000, 200_000, 400_000, 1_000_000)
+COUNTED = (50_000, 100_000, 200_000)
+"""Sizes whose instructions are counted: valgrind takes fifty times as long."""
 PLANS = {
     "allocation": "arena:100GiB",
     "mapping": "nnp-i",
@@ -306,8 +308,8 @@ def rows() -> list[tuple[str, str, int]]:
 STAGES = ("build", "save", "load", "simulate", "check", "report")
 
 
-def measure(what: str, family: str, size: int) -> list[dict[str, Any]]:
-    """In this process; of a graph a row for each stage."""
+def measure(what: str, family: str, size: int, set_up: bool = False) -> list[dict[str, Any]]:
+    """In this process; of a graph a row for each stage. `set_up`: nothing is run."""
     makers = {
         "first-fit": first_fit,
         "allocate": allocate,
@@ -318,6 +320,8 @@ def measure(what: str, family: str, size: int) -> list[dict[str, Any]]:
     }
     found = []
     for name, run in graph_stages(size) if what == "graph" else [(what, makers[what](family, size))]:
+        if set_up:
+            continue
         before, started = time.process_time(), time.perf_counter()
         result = run()
         seconds, wall = time.process_time() - before, time.perf_counter() - started
@@ -339,6 +343,37 @@ def measure_apart(source: Path, what: str, family: str, size: int, limit: float)
     if done.returncode != 0:
         return [{**asked, "status": f"failed: {done.stderr.strip().splitlines()[-1:]}"}]
     return list(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def count_instructions(family: str, size: int) -> int:
+    """Of one pass of first fit, by valgrind: those of the row less those of its set-up."""
+    command = [
+        "valgrind",
+        "--tool=cachegrind",
+        "--cache-sim=no",
+        "--cachegrind-out-file=/dev/null",
+        sys.executable,
+    ]
+    command += [str(Path(__file__).resolve()), "--one", "first-fit", family, str(size)]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "PYTHONHASHSEED": "0"}
+    counts = []
+    for more in ([], ["--set-up"]):
+        done = subprocess.run([*command, *more], env=environment, capture_output=True, text=True, check=True)
+        line = next(line for line in done.stderr.splitlines() if "I refs" in line or "I   refs" in line)
+        counts.append(int(line.rpartition(":")[2].replace(",", "")))
+    return counts[0] - counts[1]
+
+
+def record_instructions() -> None:
+    """Adds them to the recorded rows of first fit up to 200,000 buffers."""
+    path = RESULTS / "growth.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    for row in document["rows"]:
+        if (row["what"], row["version"]) == ("first-fit", "now") and row["size"] in COUNTED:
+            row["instructions"] = count_instructions(row["family"], row["size"])
+            print(json.dumps(row), flush=True)
+            path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_page(document["rows"])
 
 
 def record(before: Path | None, limit: float, only: str) -> None:
@@ -391,6 +426,8 @@ def write_page(found: list[dict[str, Any]]) -> None:
         "`first-fit`: one pass in order of size; `allocate`: the whole command; `ratio`: to half the size, scaled",
         "to a doubling. `plan`: `lm.plan` of a saved layered graph with a limit of 60 CPU seconds, all of it; `zoo`: a workload",
         "loaded for the first time; `import`: a layered graph's file read, such as a compiler or a converter leaves.",
+        "Instructions are counted by valgrind (`--instructions`): how they grow is the algorithm, how seconds grow beyond that is",
+        "caches.",
         "",
         "| work | size | before | now | ratio | peak now | result now |",
         "| --- | --: | --: | --: | --: | --: | --- |",
@@ -411,6 +448,12 @@ def write_page(found: list[dict[str, Any]]) -> None:
         if now.get("bound") and now.get("value"):
             whose = f", {now['status']}" if what == "plan" else ""
             result = f"{now['value'] / now['bound'] - 1:.2%} above the bound{whose}"
+        if "instructions" in now:
+            each = now["instructions"] / size
+            grown = ""
+            if old is not None and "instructions" in old:
+                grown = f", {now['instructions'] / old['instructions']:.2f} × those of half"
+            result += f"; {each:,.0f} instructions each{grown}"
         peak = f"{now['peak_mib']:,} MiB" if "peak_mib" in now else "–"
         name = what if family == "layers" else f"{what}, {family}"
         lines.append(f"| {name} | {size:,} | {_cell(before)} | {_cell(now)} | {ratio} | {peak} | {result} |")
@@ -469,13 +512,19 @@ def main() -> None:
     parser.add_argument(
         "--make", nargs=2, metavar=("OPS", "FILE"), help="save a layered graph, as its ending says"
     )
+    parser.add_argument("--set-up", action="store_true", help="with --one: all but what is measured")
+    parser.add_argument(
+        "--instructions", action="store_true", help="count those of first fit's recorded rows (valgrind)"
+    )
     parser.add_argument("--draw", action="store_true", help="page and picture again, from the recorded rows")
     given = parser.parse_args()
     if given.one:
         what, family, size = given.one
-        print(json.dumps(measure(what, family, int(size))))
+        print(json.dumps(measure(what, family, int(size), given.set_up)))
     elif given.make:
         make_file(int(given.make[0]), Path(given.make[1]))
+    elif given.instructions:
+        record_instructions()
     elif given.draw:
         found = json.loads((RESULTS / "growth.json").read_text(encoding="utf-8"))["rows"]
         write_page(found)

@@ -95,14 +95,17 @@ class Parts {
 
   // Rolls on at one capacity, forwards in one round and backwards in the next. Whether it was reached.
   bool roll(Part& part, i64 capacity, i64 number, i64 budget) {
-    if (!on_.rolling || number < kRollFrom || !in_.gaps.empty() || over()) return false;
+    if (!on_.rolling || number < kRollFrom || !in_.plain() || over()) return false;
     std::unique_ptr<Roll>& rolled = part.rolls[number % 2];
     if (!rolled || rolled->capacity() != capacity)
       rolled = std::make_unique<Roll>(subset(in_, part.buffers), capacity, number % 2 == 0, on_);
     if (!rolled->advance(kRollPerRound * budget, purse, stop_)) return false;
     std::vector<i64> offset;
-    for (i32 b = 0; b < part.sections.count(); ++b)
-      offset.push_back(rolled->offset()[part.sections.original[b]] / part.sections.unit);
+    for (i32 b = 0; b < part.sections.count(); ++b) {
+      const i64 bytes = rolled->offset()[part.sections.original[b]];
+      if (bytes % part.sections.unit != 0) return false;  // a part of time may have a unit of its own
+      offset.push_back(bytes / part.sections.unit);
+    }
     part.best = packing(part.sections, std::move(offset));
     return true;
   }

@@ -22,7 +22,7 @@ Roll::Roll(const Buffers& buffers, i64 capacity, bool backwards, const Switches&
     const i64 lower = number(buffers.lower[b]), upper = number(buffers.upper[b]);
     buffers_.lower[b] = backwards ? lower : times_ - 1 - upper;
     buffers_.upper[b] = backwards ? upper : times_ - 1 - lower;
-    if (buffers.size[b] == 0) offset_[b] = std::max<i64>(buffers.pinned[b], 0);
+    if (!lives(b)) offset_[b] = std::max<i64>(buffers.pinned[b], 0);
   }
 }
 
@@ -59,17 +59,17 @@ void Roll::step_back() {
   constexpr i64 kFarthest = 24, kWidest = 64;
   at_ = std::min(times_ - 1, at_ + 1 + draw(kFarthest));
   for (i32 b = 0; b < buffers_.count(); ++b)
-    if (buffers_.upper[b] <= at_ && buffers_.size[b] > 0) offset_[b] = -1;
+    if (buffers_.upper[b] <= at_ && lives(b)) offset_[b] = -1;
   near_ = 1 + draw(kWidest);
 }
 
 // Places what lives after `from`; what starts at `near` or later stays where it is.
 bool Roll::place(i64 from, i64 near, Purse& purse, const Stop& stop) {
   constexpr i64 kRounds = 3;
+  purse.pay(1 + buffers_.count());  // making it ready is work too, whatever comes of it
   std::vector<i32> chosen;
   for (i32 b = 0; b < buffers_.count(); ++b)
-    if (buffers_.upper[b] > from && buffers_.lower[b] < buffers_.upper[b] && buffers_.size[b] > 0)
-      chosen.push_back(b);
+    if (buffers_.upper[b] > from && lives(b)) chosen.push_back(b);
   Buffers part = subset(buffers_, chosen);
   for (i32 i = 0; i < part.count(); ++i) {
     part.lower[i] = std::max(part.lower[i], from);

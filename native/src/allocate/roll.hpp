@@ -13,7 +13,7 @@ namespace loadmaster {
 
 class Roll {
  public:
-  // Of buffers without gaps. `backwards`: from the last time to the first.
+  // Of plain buffers, without gaps or pairs apart. `backwards`: from the last time to the first.
   Roll(const Buffers& buffers, i64 capacity, bool backwards, const Switches& switches);
 
   i64 capacity() const { return capacity_; }
@@ -26,6 +26,7 @@ class Roll {
  private:
   bool place(i64 from, i64 near, Purse& purse, const Stop& stop);
   void step_back();
+  bool lives(i32 b) const { return buffers_.lower[b] < buffers_.upper[b] && buffers_.size[b] > 0; }
   i64 draw(i64 below);
 
   Buffers buffers_;  // their times are numbers of distinct times, and the end is reached at 0
