@@ -63,7 +63,6 @@ constexpr std::pair<const char*, bool Switches::*> kTechniques[] = {
     {"static_preordering", &Switches::static_preordering},
     {"no_goods", &Switches::no_goods},
     {"first_fit", &Switches::first_fit},
-    {"rolling", &Switches::rolling},
     {"restarts", &Switches::restarts},
     {"repair", &Switches::repair},
     {"subset_sum_bounds", &Switches::subset_sum_bounds},

@@ -11,7 +11,6 @@
 #include "allocate/exact.hpp"
 #include "allocate/orders.hpp"
 #include "allocate/repair.hpp"
-#include "allocate/roll.hpp"
 #include "allocate/sections.hpp"
 #include "testing.hpp"
 
@@ -161,7 +160,7 @@ constexpr bool Switches::* kTechniques[] = {&Switches::canonical,          &Swit
                                             &Switches::identical_symmetry, &Switches::static_preordering,
                                             &Switches::no_goods,           &Switches::first_fit,
                                             &Switches::restarts,           &Switches::repair,
-                                            &Switches::subset_sum_bounds,  &Switches::rolling};
+                                            &Switches::subset_sum_bounds};
 
 void test_against_brute_force(u64 seed, int count, const Taste& taste) {
   Random rng(seed);
@@ -400,46 +399,6 @@ void test_hostile_sizes() {
   }
 }
 
-// Placements rolled through time are legal, and where there is one it is found.
-void test_rolls(u64 seed, int count, const Taste& taste) {
-  Random rng(seed);
-  for (int i = 0; i < count; ++i) {
-    const Buffers all = tiny(rng, taste);
-    const i64 minimum = Brute(all).minimum();
-    if (minimum < 0) continue;
-    for (const bool backwards : {false, true}) {
-      Switches on;
-      on.seed = static_cast<u64>(i);
-      Purse purse;
-      Roll none(all, minimum - 1, backwards, on), least(all, minimum, backwards, on);
-      none.advance(500, purse, Stop{});  // comes to an end
-      CHECK(least.advance(100'000, purse, Stop{}));
-      Placement got{Status::kFeasible, least.offset(), 0, 0, 0};
-      for (i32 b = 0; b < all.count(); ++b) got.height = std::max(got.height, got.offset[b] + all.size[b]);
-      check_placement(all, got, minimum);
-    }
-  }
-  // Longer ones, where steps back are needed: a chain of halves that fill the capacity.
-  for (int i = 0; i < 5; ++i) {
-    Buffers chain;
-    for (i64 t = 0; t < 40; ++t)
-      for (i64 left = 20; left > 0;) {
-        const i64 size = 1 + rng.below(std::min<i64>(left, 9));
-        add(chain, 2 * t - rng.below(2), 2 * t + 1 + rng.below(2), size);
-        left -= size;
-      }
-    Stop stop;
-    stop.most_nodes = 200'000;
-    const Placement best = minimize(chain, {}, stop);
-    Purse purse;
-    Roll roll(chain, best.height + 1, i % 2 == 0, {});
-    CHECK(roll.advance(2'000'000, purse, Stop{}));
-    Placement got{Status::kFeasible, roll.offset(), 0, 0, 0};
-    for (i32 b = 0; b < chain.count(); ++b) got.height = std::max(got.height, got.offset[b] + chain.size[b]);
-    check_placement(chain, got, best.height + 1);
-  }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -454,7 +413,6 @@ int main(int argc, char** argv) {
   test_against_brute_force(7, 500 * scale, {.alignment = true, .pins = true, .apart = true});
   test_against_brute_force(8, 500 * scale,
                            {.alignment = true, .pins = true, .gaps = true, .windows = true, .apart = true});
-  test_rolls(9, 60 * scale, {.alignment = true, .pins = true});
   test_threads_agree();
   test_improvements_are_told();
   test_never_worse_than_greedy();

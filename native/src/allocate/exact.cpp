@@ -1,19 +1,15 @@
 #include "exact.hpp"
 
 #include <algorithm>
-#include <memory>
 
 #include "bounds.hpp"
 #include "race.hpp"
 #include "repair.hpp"
-#include "roll.hpp"
 
 namespace loadmaster {
 namespace {
 
 constexpr i64 kMostRounds = 40;
-constexpr i64 kRollFrom = 3;       // rounds before the first that rolls
-constexpr i64 kRollPerRound = 24;  // nodes for rolling, per node that an order of the round has
 constexpr i64 kFewestRestarts = 100, kMostRestarts = 1 << 16;  // short searches for one target
 
 // A group of buffers that conflicts with nothing outside: solved on its own.
@@ -22,9 +18,8 @@ struct Part {
   Sections sections;
   i64 bound = 0;
   Packing best;
-  Chain chain;                     // of short searches
-  i64 target = -1;                 // the height that they try for; -1: not begun
-  std::unique_ptr<Roll> rolls[2];  // forwards and backwards; at the capacity that was last tried for
+  Chain chain;      // of short searches
+  i64 target = -1;  // the height that they try for; -1: not begun
 };
 
 class Parts {
@@ -91,23 +86,6 @@ class Parts {
     const i64 height = found.height;
     if (height < part.best.height) part.best = std::move(found);
     return height;
-  }
-
-  // Rolls on at one capacity, forwards in one round and backwards in the next. Whether it was reached.
-  bool roll(Part& part, i64 capacity, i64 number, i64 budget) {
-    if (!on_.rolling || number < kRollFrom || !in_.plain() || over()) return false;
-    std::unique_ptr<Roll>& rolled = part.rolls[number % 2];
-    if (!rolled || rolled->capacity() != capacity)
-      rolled = std::make_unique<Roll>(subset(in_, part.buffers), capacity, number % 2 == 0, on_);
-    if (!rolled->advance(kRollPerRound * budget, purse, stop_)) return false;
-    std::vector<i64> offset;
-    for (i32 b = 0; b < part.sections.count(); ++b) {
-      const i64 bytes = rolled->offset()[part.sections.original[b]];
-      if (bytes % part.sections.unit != 0) return false;  // a part of time may have a unit of its own
-      offset.push_back(bytes / part.sections.unit);
-    }
-    part.best = packing(part.sections, std::move(offset));
-    return true;
   }
 
   bool over() const { return purse.empty() || stopped(stop_); }
@@ -218,8 +196,6 @@ Placement fit(const Buffers& buffers, i64 capacity, const Switches& switches, St
          ++number, budget += number < kMostRounds ? budget : 0) {
       if (number == 1) parts.repair(*part, capacity);
       outcome = parts.round(*part, capacity, number, budget);
-      if (outcome == SearchEnd::kOutOfBudget && parts.roll(*part, capacity, number, budget))
-        outcome = SearchEnd::kFound;
     }
     if (outcome == SearchEnd::kNone) return parts.placement(Status::kInfeasible);
     if (outcome == SearchEnd::kOutOfBudget) return parts.placement(Status::kUnknown);
@@ -271,7 +247,6 @@ Placement minimize(const Buffers& buffers, const Switches& switches, Stop& stop,
         descend(parts, part, heights[p], goal, budgets[p], tell);
       if (part.best.height <= goal) continue;
       lower(parts, part, heights[p], goal, number, budgets[p], tell);
-      if (part.best.height > parts.bound() && parts.roll(part, parts.bound(), number, budgets[p])) tell();
       if (number < kMostRounds) budgets[p] *= 2;
     }
   return answer();

@@ -26,7 +26,6 @@ struct Switches {
   // Around the search.
   bool first_fit = true;            // fit() asks greedy before it searches (minimize always does)
   bool restarts = true;             // many short searches in shuffled orders beside the long ones
-  bool rolling = true;              // placements rolled through time, a small search for every time
   bool repair = true;               // improve greedy answers by blame where the first round fails
   bool subset_sum_bounds = true;    // capacities that no stack of live sizes can use are skipped
   std::vector<std::string> orders;  // empty: the fixed dozen
