@@ -30,6 +30,10 @@ FAMILIES = ("nested", "chains", "random", "heavy-tailed")
 SIZES = (50_000, 100_000, 200_000, 400_000, 1_000_000)
 COUNTED = (50_000, 100_000, 200_000)
 """Sizes whose instructions are counted: valgrind takes fifty times as long."""
+COUNTED_NOTE = (
+    "Instructions are counted by valgrind (`--instructions`): how they grow is the algorithm, how seconds grow beyond",
+    "that is caches.",
+)
 PLANS = {
     "allocation": "arena:100GiB",
     "mapping": "nnp-i",
@@ -426,8 +430,7 @@ def write_page(found: list[dict[str, Any]]) -> None:
         "`first-fit`: one pass in order of size; `allocate`: the whole command; `ratio`: to half the size, scaled",
         "to a doubling. `plan`: `lm.plan` of a saved layered graph with a limit of 60 CPU seconds, all of it; `zoo`: a workload",
         "loaded for the first time; `import`: a layered graph's file read, such as a compiler or a converter leaves.",
-        "Instructions are counted by valgrind (`--instructions`): how they grow is the algorithm, how seconds grow beyond that is",
-        "caches.",
+        *COUNTED_NOTE[: 2 * any("instructions" in row for row in found)],
         "",
         "| work | size | before | now | ratio | peak now | result now |",
         "| --- | --: | --: | --: | --: | --: | --- |",
