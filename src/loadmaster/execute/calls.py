@@ -319,7 +319,7 @@ class CallExecutor(Executor):
             value = args[at].detach()
             if given.held:
                 self._kept[given.tensor] = self._held(given, value, recording)
-            elif value.is_cuda and value.numel() and given.tensor in self._entries:
+            elif given.tensor in self._entries and value.numel() and self._is_there(value):
                 ready.append((given, value))
             else:
                 self._ahead = False  # it is the caller's own, and may change when the call returns
@@ -531,6 +531,11 @@ class CallExecutor(Executor):
         if fixed and given.source and old is not None and row.data_ptr() != old.data_ptr():
             self._graphs = {}
         self._host[given.tensor] = row
+
+    @staticmethod
+    def _is_there(value: Any) -> bool:
+        """Whether the caller has an input on the device."""
+        return bool(value.is_cuda)
 
     def _set_placed(self, slots: frozenset[int]) -> None:
         """Inputs that are in their rooms when this call begins."""

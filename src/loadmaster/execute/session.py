@@ -76,6 +76,39 @@ class Origin:
     """Whether the twin has its values."""
 
 
+@dataclass(frozen=True)
+class DeviceThread:
+    """The thread that all models of the process use a device on: libraries keep workspaces for each thread that calls
+    them, 33 MiB for products of matrices alone."""
+
+    pool: ThreadPoolExecutor
+    number: int
+    """Its identifier."""
+    stream: Any
+    """Of plans, where our allocator is: with PyTorch's, memory belongs to the stream that it was taken on."""
+
+
+_THREADS: dict[int, DeviceThread] = {}
+
+
+def device_thread(device: Any) -> DeviceThread:
+    """The thread of a device, begun when it is first asked for."""
+
+    def begin() -> tuple[int, Any]:
+        torch, stream = require("torch", "torch"), None
+        torch.cuda.set_device(device)
+        if own_allocator.current() is not None:
+            stream = own_allocator.compute(device).stream
+            torch.cuda.set_stream(stream)
+            own_allocator.make_workspaces(device, stream)
+        return threading.get_ident(), stream
+
+    if device.index not in _THREADS:
+        pool = ThreadPoolExecutor(1, "loadmaster")
+        _THREADS[device.index] = DeviceThread(pool, *pool.submit(begin).result())
+    return _THREADS[device.index]
+
+
 class MoveToDevice(Exception):
     """Weights should lie on the device: they are moved there, and the model is traced anew."""
 
@@ -140,10 +173,7 @@ class Session:
     """No graph gets memory for itself."""
     _block: Any = None
     _library_bytes: int = 0
-    _worker: ThreadPoolExecutor | None = None
-    _thread: int = -1
-    _stream: Any = None
-    """Of plans, where our allocator is: with PyTorch's, memory belongs to the stream that it was taken on."""
+    _thread: DeviceThread | None = None
 
     def __post_init__(self) -> None:
         self._torch = require("torch", "torch")
@@ -158,36 +188,29 @@ class Session:
             graph.wait()
 
     def on_thread(self, work: Callable[..., Found], *args: Any) -> Found:
-        """Make calls of the device on one thread: libraries keep workspaces for each that calls them, and autograd
-        has threads of its own. All work there is on the stream of plans, between what the caller has asked of its
+        """Make calls of the device on its one thread: autograd has threads of its own. All work there is on the stream of plans, between what the caller has asked of its
         own stream before and what it asks after: so neither has to wait for the device."""
-        if not self.is_cuda or threading.get_ident() == self._thread:
+        if not self.is_cuda:
+            return work(*args)
+        if self._thread is None:
+            self._thread = device_thread(self.device)
+        thread = self._thread
+        if threading.get_ident() == thread.number:
             return work(*args)
         callers = self._torch.cuda.current_stream(self.device)
-        if self._worker is None:
-            self._worker = ThreadPoolExecutor(1, "loadmaster")
-            self._thread = self._worker.submit(self._begin_thread).result()
-        if self._stream is None:
+        if thread.stream is None:
             callers.synchronize()  # what the caller brings is there
-            return self._worker.submit(work, *args).result()
-        self._stream.wait_stream(callers)
+            return thread.pool.submit(work, *args).result()
+        thread.stream.wait_stream(callers)
         try:
-            return self._worker.submit(work, *args).result()
+            return thread.pool.submit(work, *args).result()
         finally:
-            callers.wait_stream(self._stream)
+            callers.wait_stream(thread.stream)
 
     @property
     def goes_ahead(self) -> bool:
         """Whether calls may return before the device is done with them."""
-        return self._stream is not None
-
-    def _begin_thread(self) -> int:
-        self._torch.cuda.set_device(self.device)
-        if own_allocator.current() is not None:
-            self._stream = own_allocator.compute(self.device).stream
-            self._torch.cuda.set_stream(self._stream)
-            own_allocator.make_workspaces(self.device, self._stream)
-        return threading.get_ident()
+        return self._thread is not None and self._thread.stream is not None
 
     def slow_down(self, rate: int) -> None:
         """What comes to the device comes at so many bytes per second, if the machine's links are not slower."""

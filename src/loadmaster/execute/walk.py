@@ -32,7 +32,7 @@ class Walk:
     late: frozenset[int] = frozenset()
     """Slots of what is not given before `resume`."""
     placed: frozenset[int] = frozenset()
-    """Slots of what lies in its room before `begin`: its copies are not made."""
+    """Slots of what lies in its room before `begin`: its copies are empty."""
     sinks: dict[int, list[tuple[Leaf, int]]] = field(default_factory=dict)
     """Rank -> the results that are taken on the device after it, and their numbers among `targets`."""
     targets: list[Any] = field(default_factory=list)
@@ -134,7 +134,11 @@ class Walk:
         if not self._resumed and move.slot in self.late:
             self.held_back.append(move)
             return
-        if move.slot in self.placed:
+        if (
+            move.slot in self.placed
+        ):  # steps wait for the last copy of those they need: it stands for those before it
+            nothing = self.placement.row(move.residency, values[move.slot], layout)[:0]
+            self.backend.copy(move.row, True, nothing, nothing, move.after)
             return
         here, there = self._rows(values, move, layout)
         self.backend.copy(move.row, True, here, there, move.after)
