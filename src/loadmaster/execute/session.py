@@ -188,8 +188,9 @@ class Session:
             graph.wait()
 
     def on_thread(self, work: Callable[..., Found], *args: Any) -> Found:
-        """Make calls of the device on its one thread: autograd has threads of its own. All work there is on the stream of plans, between what the caller has asked of its
-        own stream before and what it asks after: so neither has to wait for the device."""
+        """Make calls of the device on its one thread: autograd has threads of its own. All work there is on the stream
+        of plans, between what the caller has asked of its own stream before and what it asks after: so neither has to
+        wait for the device."""
         if not self.is_cuda:
             return work(*args)
         if self._thread is None:
@@ -370,10 +371,10 @@ class Session:
     def fill_origins(self) -> bool:
         """Somebody else than a plan may look at inputs on the host: now they are there. False: they were before."""
         missing = [each for each in self.origins.values() if not each.copied]
-        for each in missing:
-            with self._torch.no_grad():
+        with self._torch.no_grad():
+            for each in missing:
                 each.twin.copy_(each.value, non_blocking=True)
-            each.version, each.copied = each.twin._version, True
+                each.version, each.copied = each.twin._version, True
         if missing and self.is_cuda:
             self._torch.cuda.current_stream(self.device).synchronize()
         return bool(missing)
