@@ -14,6 +14,7 @@
 #include "order/beam.hpp"
 #include "order/cut.hpp"
 #include "order/graph.hpp"
+#include "order/reduce.hpp"
 #include "order/search.hpp"
 #include "order/simple.hpp"
 #include "parallel.hpp"
@@ -106,6 +107,18 @@ class PyGraph {
     for (const i32 op : copied(members)) must(seen[op]++ == 0, "a member is there twice");
     return PyGraph(std::make_shared<OrderGraph>(
         graph_->part(span(members), {done.data(), static_cast<size_t>(done.size())})));
+  }
+
+  // (the reduced graph, starts of groups, their ops, their anchors)
+  nb::tuple reduce() const {
+    Reduced found;
+    {
+      nb::gil_scoped_release release;
+      found = reduced(*graph_);
+    }
+    return nb::make_tuple(PyGraph(std::make_shared<OrderGraph>(std::move(found.graph))),
+                          owned(std::move(found.members.start)), owned(std::move(found.members.entry)),
+                          owned(std::move(found.anchor)));
   }
 
  private:
@@ -204,6 +217,7 @@ void bind_order(nb::module_& m) {
       .def("profile", &PyGraph::profile_of, nb::arg("order"))
       .def("by_keys", &PyGraph::by_keys_many, nb::arg("keys"), nb::arg("threads"))
       .def("simple", &PyGraph::simple, nb::arg("name"))
+      .def("reduced", &PyGraph::reduce)
       .def("part", &PyGraph::part, nb::arg("members"), nb::arg("done"));
   nb::class_<PyCuts>(m, "OrderCuts")
       .def(nb::init<const PyGraph&>(), nb::arg("graph"))

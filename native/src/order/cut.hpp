@@ -4,7 +4,7 @@
 // what needs x. A value is alive if its opener is in S and a user of it is not. The least over all
 // such S is the minimum cut of a network with an arc opener -> value of the value's size, arcs
 // value -> user and op -> op before it without limit, x's needs on the source's side and x on the
-// sink's. So every order has at least that much alive, plus what x opens, while x runs.
+// sink's. (A value with one user is an arc opener -> user, and one that is kept an arc opener -> sink.) So every order has at least that much alive, plus what x opens, while x runs.
 // If it is known of other ops whether they have run by then, they are bound to a side too, and the cut is
 // higher.
 #pragma once
@@ -35,9 +35,9 @@ class CutNetwork {
   static constexpr i64 kNoLimit = i64{1} << 61;
   struct Arc {
     i32 to;
+    i32 back;  // the arc between the same nodes the other way
     i64 room;
   };
-  void add(i32 from, i32 to, i64 room);
   void begin(i32 op, double seconds);
   i64 flow(i64 bytes, i64 enough);
   bool measure(i64 least);
@@ -47,10 +47,11 @@ class CutNetwork {
 
   const OrderGraph* graph_;
   i32 source_, sink_;
-  std::vector<Arc> arcs_;  // arc 2i and its reverse 2i + 1
-  std::vector<i64> full_;  // rooms of the unused network
-  std::vector<std::vector<i32>> out_;
-  std::vector<i32> from_source_, to_sink_;  // [op] its arcs, closed unless it is bound to a side
+  i64 always_ = 0;          // bytes given and kept
+  std::vector<i32> first_;  // [node] its first arc; the last entry: how many there are
+  std::vector<Arc> arcs_;
+  std::vector<i64> full_;                   // rooms of the unused network
+  std::vector<i32> from_source_, to_sink_;  // [op] its arcs, without limit if it is bound to a side
   std::vector<i32> next_, stack_, steps_;
   Clock::time_point deadline_;
   i64 looks_ = 0;
