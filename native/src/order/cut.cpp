@@ -1,6 +1,7 @@
 #include "cut.hpp"
 
 #include <algorithm>
+#include <stdexcept>
 
 namespace loadmaster {
 
@@ -64,9 +65,11 @@ CutNetwork::CutNetwork(const OrderGraph& graph) : graph_(&graph) {
     const i32 there = free[edge.from]++, back = free[edge.to]++;
     arcs_[there] = {edge.to, back, edge.room};
     arcs_[back] = {edge.from, there, edge.back};
+    edges_.push_back(there);
     if (e >= ends) ((e - ends) % 2 == 0 ? from_source_ : to_sink_)[(e - ends) / 2] = there;
   }
   for (const Arc& arc : arcs_) full_.push_back(arc.room);
+  open_.assign(edges_.size(), 0);
   steps_.resize(nodes);
   next_.resize(nodes);
 }
@@ -159,8 +162,26 @@ void CutNetwork::begin(i32 op, double seconds) {
   arcs_[to_sink_[op]].room = kNoLimit;
 }
 
+void CutNetwork::go_on_from(const Flow& start) {
+  bool fits = start.pushed.size() == edges_.size();
+  for (std::size_t e = 0; e < edges_.size() && fits; ++e) {
+    Arc& arc = arcs_[edges_[e]];
+    Arc& back = arcs_[arc.back];
+    arc.room -= start.pushed[e];
+    back.room += start.pushed[e];
+    fits = arc.room >= 0 && back.room >= 0;
+  }
+  if (!fits) throw std::invalid_argument("this flow is not of fewer bound ops");
+}
+
+CutNetwork::Flow CutNetwork::flow() const {
+  Flow result{std::vector<i64>(edges_.size()), pushed_};
+  for (std::size_t e = 0; e < edges_.size(); ++e) result.pushed[e] = open_[e] - arcs_[edges_[e]].room;
+  return result;
+}
+
 // Large flows first: few of them make up most of the whole.
-i64 CutNetwork::flow(i64 bytes, i64 enough) {
+i64 CutNetwork::augment(i64 bytes, i64 enough) {
   i64 least = 1;
   for (const i64 size : graph_->size)
     while (least < size) least *= 4;
@@ -171,11 +192,20 @@ i64 CutNetwork::flow(i64 bytes, i64 enough) {
 }
 
 CutNetwork::Cut CutNetwork::below(i32 op, std::span<const i32> sooner, std::span<const i32> later, i64 enough,
-                                  bool largest, double seconds) {
+                                  bool largest, double seconds, const Flow* start) {
   begin(op, seconds);
   for (const i32 other : sooner) arcs_[from_source_[other]].room = kNoLimit;
   for (const i32 other : later) arcs_[to_sink_[other]].room = kNoLimit;
-  Cut cut{flow(graph_->base + always_ + graph_->hump[op], enough), false, {}};
+  for (std::size_t e = 0; e < edges_.size(); ++e) open_[e] = arcs_[edges_[e]].room;
+  i64 bytes = graph_->base + always_ + graph_->hump[op];
+  pushed_ = -bytes;
+  if (start != nullptr) {
+    go_on_from(*start);
+    bytes += start->bytes;
+  }
+  if (bytes < enough) bytes = augment(bytes, enough);
+  pushed_ += bytes;
+  Cut cut{bytes, false, {}};
   if (cut.bytes >= enough || late_) return cut;
   cut.complete = true;
   const auto met = side(!largest);

@@ -25,10 +25,18 @@ class CutNetwork {
     bool complete;            // else it was stopped: any flow is a bound, and there is no cut
     std::vector<i32> sooner;  // the S that attains it: the smallest one, or the largest
   };
+  // What was pushed so far, edge by edge: where a cut of the same op with more ops bound may go on.
+  struct Flow {
+    std::vector<i64> pushed;
+    i64 bytes = 0;
+  };
   // Of orders in which `sooner` have run when the op starts and `later` have not; bytes of `enough` or more
   // if there is none. Stops as soon as the bytes reach `enough`, or when `seconds` are over (-1: never).
+  // Goes on from the flow `start` if there is one: more ops bound to a side only open arcs, so that a flow of
+  // fewer stays one; a flow that does not fit is refused.
   Cut below(i32 op, std::span<const i32> sooner, std::span<const i32> later, i64 enough, bool largest,
-            double seconds);
+            double seconds, const Flow* start = nullptr);
+  Flow flow() const;  // of the last cut
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -39,7 +47,8 @@ class CutNetwork {
     i64 room;
   };
   void begin(i32 op, double seconds);
-  i64 flow(i64 bytes, i64 enough);
+  void go_on_from(const Flow& start);
+  i64 augment(i64 bytes, i64 enough);
   bool measure(i64 least);
   bool pass(i64 least, i64 enough, i64& bytes);
   bool out_of_time();
@@ -51,6 +60,9 @@ class CutNetwork {
   std::vector<i32> first_;  // [node] its first arc; the last entry: how many there are
   std::vector<Arc> arcs_;
   std::vector<i64> full_;                   // rooms of the unused network
+  std::vector<i64> open_;                   // and of the last cut, before anything was pushed
+  std::vector<i32> edges_;                  // one of the two arcs of each edge
+  i64 pushed_ = 0;                          // by the last cut
   std::vector<i32> from_source_, to_sink_;  // [op] its arcs, without limit if it is bound to a side
   std::vector<i32> next_, stack_, steps_;
   Clock::time_point deadline_;
