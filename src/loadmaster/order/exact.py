@@ -277,7 +277,10 @@ def add_milestones(meter: Meter, groups: Groups, other: Order, rng: Rng) -> None
             raised: list[int] = []
             refined = _refined(meter, groups, _divided(order, states, best), rng, 0.0, raised)
             meter.evaluate(groups.ops(refined))
-            op = op if op is not None else next((each for each in raised if each not in milestones.ops), None)
+            if op is None:
+                op = next((each for each in raised if each not in milestones.ops), None)
+            if op is None:
+                op = _highest(meter, groups, refined, milestones.ops)
         meter.progress(milestones=len(milestones.ops))
         if op is None:
             return
@@ -301,6 +304,15 @@ def _conflict(meter: Meter, groups: Groups, divided: list[Order], known: list[in
                     best, op = found, int(members[at])
         done[members] = 1
     return op
+
+
+def _highest(meter: Meter, groups: Groups, order: Order, known: list[int]) -> int | None:
+    """Where an order is highest, if that is above the bound: no cut of one op alone shows why."""
+    profile = groups.native.profile(order)
+    for at in np.argsort(-profile, kind="stable")[: len(known) + 1].tolist():
+        if profile[at] > meter.bound.value and int(order[at]) not in known:
+            return int(order[at])
+    return None
 
 
 def _candidates(groups: Groups, members: Order, profile: npt.NDArray[np.int64], floor: int) -> list[int]:

@@ -45,4 +45,5 @@ class Groups:
         sizes = np.diff(self._start)[order]
         ends = np.cumsum(sizes)
         inside = np.arange(len(self._members)) - np.repeat(ends - sizes, sizes)
-        return self._members[np.repeat(self._start[:-1][order], sizes) + inside]
+        members: Order = self._members[np.repeat(self._start[:-1][order], sizes) + inside]
+        return members
