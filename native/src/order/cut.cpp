@@ -164,13 +164,19 @@ void CutNetwork::begin(i32 op, double seconds) {
 
 void CutNetwork::go_on_from(const Flow& start) {
   bool fits = start.pushed.size() == edges_.size();
+  std::vector<i64> left(steps_.size(), 0);  // what comes in and does not go out
+  left[source_] = start.bytes;
+  left[sink_] = -start.bytes;
   for (std::size_t e = 0; e < edges_.size() && fits; ++e) {
     Arc& arc = arcs_[edges_[e]];
     Arc& back = arcs_[arc.back];
     arc.room -= start.pushed[e];
     back.room += start.pushed[e];
+    left[back.to] -= start.pushed[e];
+    left[arc.to] += start.pushed[e];
     fits = arc.room >= 0 && back.room >= 0;
   }
+  fits = fits && std::all_of(left.begin(), left.end(), [](i64 bytes) { return bytes == 0; });
   if (!fits) throw std::invalid_argument("this flow is not of fewer bound ops");
 }
 

@@ -4,9 +4,9 @@
 // what needs x. A value is alive if its opener is in S and a user of it is not. The least over all
 // such S is the minimum cut of a network with an arc opener -> value of the value's size, arcs
 // value -> user and op -> op before it without limit, x's needs on the source's side and x on the
-// sink's. (A value with one user is an arc opener -> user, and one that is kept an arc opener -> sink.) So every order has at least that much alive, plus what x opens, while x runs.
-// If it is known of other ops whether they have run by then, they are bound to a side too, and the cut is
-// higher.
+// sink's. (A value with one user is an arc opener -> user, and one that is kept an arc opener -> sink.) So
+// every order has at least that much alive, plus what x opens, while x runs. If it is known of other ops
+// whether they have run by then, they are bound to a side too, and the cut is higher.
 #pragma once
 
 #include <chrono>

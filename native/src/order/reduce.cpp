@@ -9,7 +9,7 @@ namespace loadmaster {
 namespace {
 
 constexpr int kPasses = 12;
-constexpr int kLook = 32;         // ops that a search for "must run before" looks at; then it counts as unknown
+constexpr int kLook = 32;  // ops that a search for "must run before" looks at; then it counts as unknown
 constexpr std::size_t kMany = 32;  // more neighbours than that are not looked through
 constexpr std::size_t kHub = 256;  // more values than that are not added up for each neighbour
 
@@ -154,8 +154,8 @@ Reducer::Net Reducer::net(i32 g) {
 bool Reducer::join_before(i32 u) {
   const auto& needs = clean(before_[u], u);
   if (needs.empty() || needs.size() > kMany) return false;
-  const i32 p = *std::max_element(needs.begin(), needs.end(),
-                                  [&](i32 a, i32 b) { return place_[a] < place_[b]; });
+  const i32 p =
+      *std::max_element(needs.begin(), needs.end(), [&](i32 a, i32 b) { return place_[a] < place_[b]; });
   if (opens_[p].size() + uses_[p].size() > kHub) return false;
   if (net(u).most > 0 || net(p).most + hump_[u] > hump_[p]) return false;
   for (const i32 other : needs)
@@ -167,8 +167,8 @@ bool Reducer::join_before(i32 u) {
 bool Reducer::join_after(i32 p) {
   const auto& needed = clean(after_[p], p);
   if (needed.empty() || needed.size() > kMany) return false;
-  const i32 u = *std::min_element(needed.begin(), needed.end(),
-                                  [&](i32 a, i32 b) { return place_[a] < place_[b]; });
+  const i32 u =
+      *std::min_element(needed.begin(), needed.end(), [&](i32 a, i32 b) { return place_[a] < place_[b]; });
   const Net of_p = net(p);
   if (of_p.least < 0 || of_p.least != of_p.most || hump_[p] > of_p.least + hump_[u]) return false;
   for (const i32 other : needed)
