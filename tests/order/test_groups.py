@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from generate_order import random_straight
 from loadmaster import _core
 from loadmaster.order.exact import Bounds, add_milestones
-from loadmaster.order.groups import Groups
+from loadmaster.order.graph import Groups
 from loadmaster.order.problem import PeakOrder
 from loadmaster.program.models import load_model
 from loadmaster.search.registry import make_labelled
@@ -24,7 +24,7 @@ NONE = np.zeros(0, dtype=np.int32)
 @given(seed=st.integers(0, 2**31), ops=st.integers(1, 11))
 def test_the_least_peak_stays_and_no_bound_is_above_it(seed: int, ops: int) -> None:
     of = PeakOrder(random_straight(np.random.default_rng(seed), ops))
-    groups, least = Groups(of), least_peak(of.graph)
+    groups, least = Groups(of.native), least_peak(of.graph)
     search = _core.PeakSearch(groups.native, least)
     assert search.advance(10**9)
     order = groups.ops(search.order())
@@ -42,7 +42,7 @@ def test_the_least_peak_stays_and_no_bound_is_above_it(seed: int, ops: int) -> N
 @pytest.mark.parametrize("seed", range(40))
 def test_orders_of_ops_lead_to_orders_of_groups_that_are_no_higher(seed: int) -> None:
     of = PeakOrder(random_straight(np.random.default_rng(seed), 40))
-    groups = Groups(of)
+    groups = Groups(of.native)
     assert groups.nodes <= of.nodes
     for order in of.from_keys(np.random.default_rng(seed).random((20, of.nodes))):
         led = groups.of_ops(order)
@@ -56,7 +56,7 @@ def test_orders_of_ops_lead_to_orders_of_groups_that_are_no_higher(seed: int) ->
 def test_real_programs_have_far_fewer_groups_than_ops() -> None:
     for name, most in (("txl-2", 0.6), ("inception-b32", 0.6), ("rnnlm-2:steps=6", 0.75)):
         of = PeakOrder(load_model(name))
-        assert Groups(of).nodes < most * of.nodes
+        assert Groups(of.native).nodes < most * of.nodes
 
 
 def test_groups_say_what_they_hold_and_who_needs_them() -> None:
@@ -72,7 +72,7 @@ def test_groups_say_what_they_hold_and_who_needs_them() -> None:
 
 def test_a_cut_goes_on_from_the_flow_of_fewer_bound_ops_and_refuses_others() -> None:
     of = PeakOrder(random_straight(np.random.default_rng(4), 40))
-    cuts, other = _core.OrderCuts(of.native), _core.OrderCuts(Groups(of).native)
+    cuts, other = _core.OrderCuts(of.native), _core.OrderCuts(Groups(of.native).native)
     later = np.array([of.nodes - 1], dtype=np.int32)
     for op in range(of.nodes - 1):
         fresh = cuts.below(op, NONE, later, 2**60, False, -1.0)

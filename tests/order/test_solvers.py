@@ -12,7 +12,7 @@ from clocks import Ticking
 from generate_order import random_straight
 from loadmaster import _core
 from loadmaster.order.exact import MILESTONE_BOUND, Bounds, Milestones, add_milestones
-from loadmaster.order.groups import Groups
+from loadmaster.order.graph import Groups
 from loadmaster.order.problem import PeakOrder
 from loadmaster.program.models import load_model
 from loadmaster.search.registry import make_labelled, solver_labels
@@ -108,7 +108,7 @@ def test_milestones_prove_the_least_over_their_orders_and_never_too_much() -> No
     raised = 0
     for seed in range(150):
         rng, of = np.random.default_rng(seed), problem(seed, 7)
-        groups = Groups(of)
+        groups = Groups(of.native)
         if groups.nodes < 4:
             continue
         least = least_peak(of)
@@ -143,7 +143,7 @@ def test_milestones_close_gaps() -> None:
         of = problem(seed, 16)
         meter = Meter(of, Budget())
         meter.evaluate(of.native.simple("greedy"))
-        groups = Groups(of)
+        groups = Groups(of.native)
         Bounds(groups).prove(meter)
         if meter.exhausted:
             continue

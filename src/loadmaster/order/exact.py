@@ -22,8 +22,7 @@ import numpy.typing as npt
 
 from loadmaster import _core
 from loadmaster.clock import engine_seconds
-from loadmaster.order.graph import parts
-from loadmaster.order.groups import Groups
+from loadmaster.order.graph import Groups, parts
 from loadmaster.order.problem import PeakOrder
 from loadmaster.search.solver import Meter, Solution, Solver, State
 
@@ -60,7 +59,7 @@ class PeakCut(Solver):
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
         assert isinstance(problem, PeakOrder)
-        groups = Groups(problem)
+        groups = Groups(problem.native)
         rng, bounds = np.random.default_rng(seed), Bounds(groups)
         first, *others = (
             problem.native.simple(rule) for rule in ("reverse-post-order", "greedy", "depth-first")
@@ -431,7 +430,7 @@ class PeakDp(Solver):
             if not meter.exhausted:
                 meter.evaluate(start)
         if meter.best is not None and not meter.exhausted:
-            Bounds(Groups(problem)).prove(meter, most=200)
+            Bounds(Groups(problem.native)).prove(meter, most=200)
         limit, looked = 20_000, 0
         while not meter.exhausted and meter.best is not None and limit <= self.sets:
             looked += self._round(meter, problem, limit)
