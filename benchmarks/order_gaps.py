@@ -48,8 +48,9 @@ def measure(model: str) -> dict[str, Any]:
     from loadmaster.search.solver import Budget
 
     problem = PeakOrder(load_model(model))
+    started = time.process_time()
     found = solve_checked(problem, "auto", Budget(seconds=SECONDS), SEED, clock=time.process_time)
-    solution = found.solution
+    seconds, solution = time.process_time() - started, found.solution
     return {
         "ops": problem.nodes,
         "program": problem.reference,
@@ -58,7 +59,7 @@ def measure(model: str) -> dict[str, Any]:
         "bound": solution.bound.value,
         "bound_by": solution.bound.method,
         "status": str(found.status),
-        "cpu_seconds": round(found.seconds, 2),
+        "cpu_seconds": round(seconds, 2),
     }
 
 
