@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -63,6 +64,18 @@ class Lent:
         return storage_users(self.given) > self.alone
 
 
+@dataclass(eq=False)
+class Origin:
+    """A tensor that a caller has on the device, and what stands for it on the host, where its model was traced."""
+
+    value: Any
+    twin: Any
+    version: int
+    """Of the twin."""
+    copied: bool = False
+    """Whether the twin has its values."""
+
+
 class MoveToDevice(Exception):
     """Weights should lie on the device: they are moved there, and the model is traced anew."""
 
@@ -97,8 +110,8 @@ class Session:
     """What the optimizer keeps, wherever parameters are."""
     deliver: bool = False
     """All graphs hand their results over on the device."""
-    forward_calls: int = 0
-    """Graphs that were called since this was last set to 0."""
+    called: Counter[PlannedGraph] = field(default_factory=Counter)
+    """How often the model's last call has called which graph."""
     say: Callable[[str], None] = lambda _: None
     placement: str | None = None
     graphs: list[PlannedGraph] = field(default_factory=list)
@@ -116,15 +129,15 @@ class Session:
     """Address on the host -> what stands for it on the device."""
     state_bytes_held: int = 0
     _free_states: list[State] = field(default_factory=list)
-    origins: dict[int, tuple[Any, int]] = field(default_factory=dict)
-    """Address on the host -> the caller's tensor on the device, of this call, and the version of its copy."""
+    origins: dict[int, Origin] = field(default_factory=dict)
+    """Address on the host -> what the caller of this call has on the device."""
+    is_whole: bool = False
+    """Every call so far was one graph and nothing else: nobody looks at what lies on the host in place of inputs."""
     given_bytes: int = 0
     """What callers have given on the device, at the most."""
     lent: list[Lent] = field(default_factory=list)
     all_shared: bool = False
     """No graph gets memory for itself."""
-    newest: PlannedGraph | None = None
-    """The graph that was called last."""
     _block: Any = None
     _library_bytes: int = 0
     _worker: ThreadPoolExecutor | None = None
@@ -318,33 +331,49 @@ class Session:
         self.given_bytes = max(self.given_bytes, count)  # it takes of the same memory
         self.origins = {}
         found = tree_map_only(torch.Tensor, lambda each: self._bring(each, where), values)
-        if self.origins:
-            torch.cuda.current_stream(self.device).synchronize()
+        if not self.is_whole:
+            self.fill_origins()
         return found
 
     def _bring(self, value: Any, where: Any) -> Any:
-        """A tensor there; on the host in locked pages, when the current stream is done."""
+        """A tensor there; on the host in locked pages, with its values when `fill_origins` was called."""
         plain = value.is_contiguous() and not value.requires_grad and value.nbytes
         if value.device.type != "cuda" or where.type != "cpu" or not plain:
             return value.to(where)
         found = self.rows.take(value.nbytes).view(value.dtype).view(value.shape)
-        found.copy_(value, non_blocking=True)
-        self.origins[found.data_ptr()] = value, found._version
+        self.origins[found.data_ptr()] = Origin(value, found, found._version)
         return found
 
+    def fill_origins(self) -> bool:
+        """Somebody else than a plan may look at inputs on the host: now they are there. False: they were before."""
+        missing = [each for each in self.origins.values() if not each.copied]
+        for each in missing:
+            with self._torch.no_grad():
+                each.twin.copy_(each.value, non_blocking=True)
+            each.version, each.copied = each.twin._version, True
+        if missing and self.is_cuda:
+            self._torch.cuda.current_stream(self.device).synchronize()
+        return bool(missing)
+
     def with_origins(self, values: Sequence[Any]) -> list[Any]:
-        """What a caller has on the device in place of copies that were made of it for this call, if that is still the
-        same and no other graph reads it."""
+        """What a caller has on the device in place of what stands for it in this call, if that is still the same and
+        no other graph reads it."""
         found = list(values)
-        if len(self.graphs) > 1 or not self.origins:
+        if not self.origins:
             return found
-        for at, value in enumerate(values):
-            known = self.origins.get(value.data_ptr())
-            if known is not None:
-                origin, version = known
-                same = origin.shape == value.shape and origin.dtype == value.dtype
-                if same and version == value._version:
-                    found[at] = origin
+        if len(self.graphs) > 1:
+            self.fill_origins()
+            return found
+        ends = [(begin, begin + each.twin.nbytes) for begin, each in self.origins.items()]
+        for at, address in enumerate([value.data_ptr() for value in values]):
+            if not any(begin <= address < end for begin, end in ends):
+                continue
+            value, known = values[at], self.origins.get(address)
+            same = known is not None and known.value.shape == value.shape and known.value.dtype == value.dtype
+            if known is not None and same and known.version == value._version:
+                found[at] = known.value
+            else:
+                self.fill_origins()  # a part of one, or what was changed on the host
         return found
 
     def state_of(self, value: Any) -> State:

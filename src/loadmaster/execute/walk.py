@@ -31,6 +31,8 @@ class Walk:
     timed: bool = False
     late: frozenset[int] = frozenset()
     """Slots of what is not given before `resume`."""
+    placed: frozenset[int] = frozenset()
+    """Slots of what lies in its room before `begin`: its copies are not made."""
     sinks: dict[int, list[tuple[Leaf, int]]] = field(default_factory=dict)
     """Rank -> the results that are taken on the device after it, and their numbers among `targets`."""
     targets: list[Any] = field(default_factory=list)
@@ -131,6 +133,8 @@ class Walk:
             values[move.slot] = self.placement.room(move.residency, layout)
         if not self._resumed and move.slot in self.late:
             self.held_back.append(move)
+            return
+        if move.slot in self.placed:
             return
         here, there = self._rows(values, move, layout)
         self.backend.copy(move.row, True, here, there, move.after)
