@@ -147,7 +147,7 @@ def page() -> str:
             "",
             (
                 "MiB without weights; `python benchmarks/order_gaps.py --before PYTHON`: 60 CPU seconds at most, seed 0, on two "
-                "cores that were shared with others, which makes CPU seconds up to three times as many as on an idle "
+                "cores that were shared with others, which makes CPU seconds up to twice as many as on an idle "
                 "core. *Before* is the version without groups of ops and without flows that cuts go on from, in the same run."
             ),
             "",
