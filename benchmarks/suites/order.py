@@ -86,8 +86,9 @@ def run_order(
     if solver == RUNTIME:
         return run_runtime(case, cell.model, problem, seconds or SECONDS)
     limits = Budget((budget or BUDGET) if solver in SEARCHES else budget, seconds or SECONDS)
+    started = time.process_time()
     found = solve_checked(problem, solver, limits, seed, clock=time.process_time)
-    solution = found.solution
+    seconds, solution = time.process_time() - started, found.solution
     return Row(
         case,
         float(-1 if solution.value is None else solution.value),
@@ -96,7 +97,7 @@ def run_order(
         solver=solver,
         seed=seed,
         evaluations=solution.evaluations,
-        seconds=found.seconds,
+        seconds=seconds,
         baseline=float(problem.reference),
         bound=float(solution.bound.value),
         gap=solution.gap,

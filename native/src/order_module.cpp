@@ -8,12 +8,14 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "arrays.hpp"
 #include "checked.hpp"
 #include "order/beam.hpp"
 #include "order/cut.hpp"
 #include "order/graph.hpp"
+#include "order/reduce.hpp"
 #include "order/search.hpp"
 #include "order/simple.hpp"
 #include "parallel.hpp"
@@ -108,6 +110,40 @@ class PyGraph {
         graph_->part(span(members), {done.data(), static_cast<size_t>(done.size())})));
   }
 
+  // [ops] bytes that are there because of an op while it runs: what it uses and what it reaches.
+  Result held() const {
+    std::vector<i64> result = graph_->hump;
+    for (i32 v = 0; v < graph_->values(); ++v)
+      for (const i32 user : graph_->users[v]) result[user] += graph_->size[v];
+    return owned(std::move(result));
+  }
+
+  // [ops] whether an op must run after this one.
+  nb::ndarray<nb::numpy, i8> needing(i32 op) const {
+    must(op >= 0 && op < graph_->ops, "there is no such op");
+    std::vector<i8> met(graph_->ops, 0);
+    std::vector<i32> stack{op};
+    while (!stack.empty()) {
+      const i32 from = stack.back();
+      stack.pop_back();
+      for (const i32 next : graph_->after[from])
+        if (!std::exchange(met[next], 1)) stack.push_back(next);
+    }
+    return owned(std::move(met));
+  }
+
+  // (the reduced graph, starts of groups, their ops, their anchors)
+  nb::tuple reduce() const {
+    Reduced found;
+    {
+      nb::gil_scoped_release release;
+      found = reduced(*graph_);
+    }
+    return nb::make_tuple(PyGraph(std::make_shared<OrderGraph>(std::move(found.graph))),
+                          owned(std::move(found.members.start)), owned(std::move(found.members.entry)),
+                          owned(std::move(found.anchor)));
+  }
+
  private:
   // Every index must exist, the bytes add up, and some order keeps every rule.
   static void check(const OrderGraph& g) {
@@ -142,7 +178,7 @@ class PyCuts {
  public:
   explicit PyCuts(const PyGraph& graph) : graph_(graph.shared()), network_(*graph_) {}
   nb::tuple below(i32 op, const Array<i32>& sooner, const Array<i32>& later, i64 enough, bool largest,
-                  double seconds) {
+                  double seconds, const CutNetwork::Flow* start) {
     check(op);
     for (const auto* others : {&sooner, &later})
       for (std::size_t i = 0; i < others->size(); ++i) check(others->data()[i]);
@@ -151,10 +187,11 @@ class PyCuts {
     {
       nb::gil_scoped_release release;
       cut = network_.below(op, {sooner.data(), sooner.size()}, {later.data(), later.size()}, enough, largest,
-                           seconds);
+                           seconds, start);
     }
     return nb::make_tuple(cut.bytes, cut.complete, owned(std::move(cut.sooner)));
   }
+  CutNetwork::Flow flow() const { return network_.flow(); }
 
  private:
   void check(i32 op) const { must(op >= 0 && op < graph_->ops, "there is no such op"); }
@@ -204,11 +241,18 @@ void bind_order(nb::module_& m) {
       .def("profile", &PyGraph::profile_of, nb::arg("order"))
       .def("by_keys", &PyGraph::by_keys_many, nb::arg("keys"), nb::arg("threads"))
       .def("simple", &PyGraph::simple, nb::arg("name"))
+      .def("held", &PyGraph::held)
+      .def("needing", &PyGraph::needing, nb::arg("op"))
+      .def("reduced", &PyGraph::reduce)
       .def("part", &PyGraph::part, nb::arg("members"), nb::arg("done"));
+  nb::class_<CutNetwork::Flow>(m, "OrderFlow")
+      .def_prop_ro("bytes", [](const CutNetwork::Flow& flow) { return flow.bytes; })
+      .def_prop_ro("memory", [](const CutNetwork::Flow& flow) { return flow.pushed.size() * sizeof(i64); });
   nb::class_<PyCuts>(m, "OrderCuts")
       .def(nb::init<const PyGraph&>(), nb::arg("graph"))
       .def("below", &PyCuts::below, nb::arg("op"), nb::arg("sooner"), nb::arg("later"), nb::arg("enough"),
-           nb::arg("largest"), nb::arg("seconds"));
+           nb::arg("largest"), nb::arg("seconds"), nb::arg("start").none() = nb::none())
+      .def("flow", &PyCuts::flow);
   nb::class_<PySearch>(m, "PeakSearch")
       .def(nb::init<const PyGraph&, i64>(), nb::arg("graph"), nb::arg("budget"))
       .def("advance", &PySearch::advance, nb::arg("sets"))

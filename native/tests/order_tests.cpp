@@ -1,9 +1,11 @@
 // Orders of least peak without Python, so that they run under the sanitizers: bytes alive against the
 // definition, and minimum cuts and the complete search against all sets of ops.
 #include <numeric>
+#include <stdexcept>
 
 #include "order/beam.hpp"
 #include "order/cut.hpp"
+#include "order/reduce.hpp"
 #include "order/search.hpp"
 #include "order/simple.hpp"
 #include "testing.hpp"
@@ -77,11 +79,14 @@ i64 alive(const OrderGraph& g, Set set) {
   return bytes;
 }
 
-i64 during(const OrderGraph& g, Set set, i32 op) {
-  i64 bytes = alive(g, set);
+i64 during(const OrderGraph& g, Set set, i32 op) { return alive(g, set) + g.hump[op]; }
+
+// Of a graph that nobody reduced: what an op opens.
+void humps(const OrderGraph& g) {
+  std::vector<i64> opened(g.ops, 0);
   for (i32 v = 0; v < g.values(); ++v)
-    if (g.opener[v] == op) bytes += g.size[v];
-  return bytes;
+    if (g.opener[v] >= 0) opened[g.opener[v]] += g.size[v];
+  CHECK(opened == g.hump);
 }
 
 i64 slow_peak(const OrderGraph& g, const std::vector<i32>& order) {
@@ -197,6 +202,61 @@ void cuts(const OrderGraph& g, Random& rng, i64 least) {
   }
 }
 
+// A cut that goes on from the flow of fewer bound ops is the same one.
+void flows(const OrderGraph& g, Random& rng) {
+  CutNetwork network(g);
+  for (i32 op = 0; op < g.ops; ++op) {
+    std::vector<i32> sooner, later;
+    CutNetwork::Flow flow;
+    for (int more = 0; more < 4; ++more) {
+      const auto fresh = network.below(op, sooner, later, 10'000, false, -1);
+      const auto found = network.below(op, sooner, later, 10'000, false, -1, more == 0 ? nullptr : &flow);
+      CHECK(found.complete == fresh.complete && found.sooner == fresh.sooner);
+      CHECK(fresh.complete ? found.bytes == fresh.bytes : found.bytes >= 10'000);
+      if (!fresh.complete) break;                                               // no order has them so
+      network.below(op, sooner, later, rng.below(fresh.bytes + 1), false, -1);  // any part of it will do
+      flow = network.flow();
+      const i32 other = static_cast<i32>(rng.below(g.ops));
+      if (other != op) (rng.chance(0.5) ? sooner : later).push_back(other);
+    }
+    ++flow.bytes;
+    bool refused = false;
+    try {
+      network.below(op, {}, {}, kForever, false, -1, &flow);
+    } catch (const std::invalid_argument&) {
+      refused = true;
+    }
+    CHECK(refused);
+  }
+}
+
+// Groups lose nothing: the least peak stays, an order of ops leads to one of groups that is no higher, and
+// an order of groups is one of ops with the same peak.
+OrderGraph groups(const OrderGraph& g, Random& rng, i64 least) {
+  const Reduced found = reduced(g);
+  CHECK(static_cast<i32>(found.members.entry.size()) == g.ops && found.members.rows() == found.graph.ops);
+  CHECK(least_peak(found.graph) == least);
+  const auto random_order = [&](const OrderGraph& of) {
+    std::vector<double> keys(of.ops);
+    for (double& key : keys) key = static_cast<double>(rng.below(1'000));
+    return by_keys(of, keys);
+  };
+  for (int trial = 0; trial < 8; ++trial) {
+    const std::vector<i32> order = random_order(g), of_groups = random_order(found.graph);
+    std::vector<i32> place(g.ops), led(found.graph.ops), ops;
+    for (i32 i = 0; i < g.ops; ++i) place[order[i]] = i;
+    std::iota(led.begin(), led.end(), 0);
+    std::sort(led.begin(), led.end(),
+              [&](i32 a, i32 b) { return place[found.anchor[a]] < place[found.anchor[b]]; });
+    const i64 no_higher = slow_peak(found.graph, led);
+    CHECK(no_higher >= 0 && no_higher <= slow_peak(g, order));
+    for (const i32 group : of_groups)
+      for (const i32 op : found.members[group]) ops.push_back(op);
+    CHECK(slow_peak(g, ops) == slow_peak(found.graph, of_groups));
+  }
+  return found.graph;
+}
+
 void searches(const OrderGraph& g, i64 least) {
   for (const i64 budget : {least - 1, least, least + 7}) {
     PeakSearch whole(g, budget), pieces(g, budget);
@@ -234,19 +294,26 @@ void parts(const OrderGraph& g, Random& rng) {
 }  // namespace
 
 int main() {
-  i64 better = 0;
+  i64 better = 0, joined = 0;
   for (unsigned seed = 0; seed < 500; ++seed) {
     Random rng(seed);
-    const OrderGraph g = random_graph(rng, static_cast<i32>(seed % 9));
-    const i64 least = least_peak(g);
-    simple_orders(g, rng, least);
-    states_go_back(g, rng);
-    cuts(g, rng, least);
-    searches(g, least);
-    parts(g, rng);
-    better += peak(g, greedy(g)) > least;
+    const OrderGraph whole = random_graph(rng, static_cast<i32>(seed % 9));
+    const i64 least = least_peak(whole);
+    humps(whole);
+    const OrderGraph fewer = groups(whole, rng, least);
+    joined += whole.ops - fewer.ops;
+    for (const OrderGraph* g : {&whole, &fewer}) {
+      simple_orders(*g, rng, least);
+      states_go_back(*g, rng);
+      cuts(*g, rng, least);
+      flows(*g, rng);
+      searches(*g, least);
+      parts(*g, rng);
+    }
+    better += peak(whole, greedy(whole)) > least;
   }
   CHECK(better > 20);  // otherwise the search had nothing to find
+  CHECK(joined > 200);
   std::printf("%d passed, 0 failed\n", checks);
   return 0;
 }

@@ -12,6 +12,7 @@ from clocks import Ticking
 from generate_order import random_straight
 from loadmaster import _core
 from loadmaster.order.exact import MILESTONE_BOUND, Bounds, Milestones, add_milestones
+from loadmaster.order.graph import Groups
 from loadmaster.order.problem import PeakOrder
 from loadmaster.program.models import load_model
 from loadmaster.search.registry import make_labelled, solver_labels
@@ -90,7 +91,7 @@ def test_the_time_limit_is_obeyed(looks: int) -> None:
         assert solution.value <= each.reference
 
 
-def _least_by_orders(of: PeakOrder, milestones: list[int]) -> int:
+def _least_by_orders(of: Groups, milestones: list[int]) -> int:
     """What the milestones prove: the least, over their orders, of the largest of their cuts."""
     cuts, best = _core.OrderCuts(of.native), 2**60
     for order in itertools.permutations(milestones):
@@ -107,22 +108,23 @@ def test_milestones_prove_the_least_over_their_orders_and_never_too_much() -> No
     raised = 0
     for seed in range(150):
         rng, of = np.random.default_rng(seed), problem(seed, 7)
-        if of.nodes < 4:
+        groups = Groups(of.native)
+        if groups.nodes < 4:
             continue
         least = least_peak(of)
         meter = Meter(of, Budget())
         for order in (of.program_order, of.native.simple("greedy"))[: 1 + seed % 2]:
             meter.evaluate(order)
-        Bounds(of).prove(meter)
+        Bounds(groups).prove(meter)
         single = meter.bound.value
-        milestones = Milestones(of)
-        for op in rng.permutation(of.nodes)[:4].tolist():
+        milestones = Milestones(groups)
+        for op in rng.permutation(groups.nodes)[:4].tolist():
             milestones.add(int(op))
             if meter.exhausted:
                 break
             order = milestones.search(meter)
             assert meter.best_value is not None and meter.bound.value <= least
-            proven = _least_by_orders(of, milestones.ops)
+            proven = _least_by_orders(groups, milestones.ops)
             assert meter.bound.value == min(max(single, proven), meter.best_value)
             single = meter.bound.value
             states = None if order is None else milestones.states(meter, order)
@@ -141,11 +143,12 @@ def test_milestones_close_gaps() -> None:
         of = problem(seed, 16)
         meter = Meter(of, Budget())
         meter.evaluate(of.native.simple("greedy"))
-        Bounds(of).prove(meter)
+        groups = Groups(of.native)
+        Bounds(groups).prove(meter)
         if meter.exhausted:
             continue
         left += 1
-        add_milestones(meter, of, of.program_order, np.random.default_rng(0))
+        add_milestones(meter, groups, groups.of_ops(of.program_order), np.random.default_rng(0))
         assert meter.best is not None and not of.violations(of.plan(meter.best))
         exact = solve(make_labelled("order", "peak-dp"), of, Budget())
         assert exact.status == Status.OPTIMAL and exact.value is not None

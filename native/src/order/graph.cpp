@@ -31,6 +31,7 @@ void OrderGraph::prepare() {
     opens.entry.insert(opens.entry.end(), row.begin(), row.end());
     opens.close_row();
   }
+  if (hump.empty()) hump = grows;
 }
 
 OrderGraph OrderGraph::part(std::span<const i32> members, std::span<const i8> done) const {
@@ -43,6 +44,7 @@ OrderGraph OrderGraph::part(std::span<const i32> members, std::span<const i8> do
     for (const i32 other : before[op])
       if (number[other] >= 0) result.before.entry.push_back(number[other]);
     result.before.close_row();
+    result.hump.push_back(hump[op]);
   }
   for (i32 v = 0; v < values(); ++v) {
     const i32 by = opener[v];
@@ -89,8 +91,8 @@ i64 OrderState::net(i32 op) const {
 }
 
 i64 OrderState::run(i32 op) {
-  const i64 during = alive_ + graph_->grows[op];
-  alive_ = during;
+  const i64 during = alive_ + graph_->hump[op];
+  alive_ += graph_->grows[op];
   for (const i32 v : graph_->uses[op])
     if (--left_[v] == 0) alive_ -= graph_->size[v];
   for (const i32 v : graph_->opens[op])

@@ -37,9 +37,10 @@ struct OrderGraph {
   Lists uses;               // op -> values
   Lists opens;              // op -> values
   std::vector<i64> grows;   // bytes that an op opens
+  std::vector<i64> hump;    // bytes above those alive before it while an op runs: what it opens, unless given
 
   i32 values() const { return static_cast<i32>(size.size()); }
-  void prepare();  // fills after, uses, opens and grows from the others
+  void prepare();  // fills after, uses, opens, grows and, if there is none, hump
 
   // The part of an order between two of its states: ops `members` of this graph, in any order, that
   // run after all of `done`. Their numbers in the part are their positions in `members`.
@@ -55,7 +56,7 @@ class OrderState {
   i32 done() const { return done_; }
   bool is_ready(i32 op) const { return waits_[op] == 0; }
   const std::vector<i32>& ready() const { return ready_; }  // no particular order, but repeatable
-  i64 during(i32 op) const { return alive_ + graph_->grows[op]; }
+  i64 during(i32 op) const { return alive_ + graph_->hump[op]; }
   i64 net(i32 op) const;  // by how much the bytes alive grow once it is over
   i64 run(i32 op);        // the bytes alive while it runs
   void undo(i32 op);      // the op that ran last

@@ -14,6 +14,7 @@ finds an order within it or proves that there is none, in rounds that look at mo
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from itertools import count
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy.typing as npt
 
 from loadmaster import _core
 from loadmaster.clock import engine_seconds
-from loadmaster.order.graph import parts
+from loadmaster.order.graph import Groups, parts
 from loadmaster.order.problem import PeakOrder
 from loadmaster.search.solver import Meter, Solution, Solver, State
 
@@ -37,6 +38,8 @@ MOST_MILESTONES, MOST_CUTS = 24, 4_000
 CANDIDATES = 4
 """Ops of a part that are cut before one of them is chosen."""
 REFINE_EVERY = 6
+FLOW_BYTES = 256 * 2**20
+"""Memory for flows that cuts may go on from."""
 _SMALL = 400
 """In parts up to so many ops the greedy rule is tried too."""
 
@@ -56,7 +59,8 @@ class PeakCut(Solver):
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
         assert isinstance(problem, PeakOrder)
-        rng, bounds = np.random.default_rng(seed), Bounds(problem)
+        groups = Groups(problem.native)
+        rng, bounds = np.random.default_rng(seed), Bounds(groups)
         first, *others = (
             problem.native.simple(rule) for rule in ("reverse-post-order", "greedy", "depth-first")
         )
@@ -72,12 +76,12 @@ class PeakCut(Solver):
             if number >= len(starts) and number % 4 == 0 and bounds.prove(meter, most=PROOFS):
                 break
             if number == 1:
-                add_milestones(meter, problem, first, rng)
+                add_milestones(meter, groups, groups.of_ops(first), rng)
                 continue
             random_share = 0.0 if number < len(starts) else (0.3, 0.7)[number % 2]
             again = number < len(starts) or number % 3 == 2
             start = starts[number % len(starts)] if again else meter.best
-            meter.evaluate(_refined(meter, problem, [np.asarray(start, dtype=np.int32)], rng, random_share))
+            meter.evaluate(groups.ops(_refined(meter, groups, [groups.of_ops(start)], rng, random_share)))
             meter.progress()
         if not meter.exhausted:
             bounds.prove(meter)
@@ -85,21 +89,21 @@ class PeakCut(Solver):
 
 
 class Bounds:
-    """The cut of each op, computed once."""
+    """The cut of each group, computed once."""
 
-    def __init__(self, problem: PeakOrder) -> None:
-        self._problem = problem
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
         self._known: dict[int, int] = {}
         self._cuts: _core.OrderCuts | None = None
 
     def prove(self, meter: Meter, most: int | None = None) -> bool:
-        """Raise the meter's bound; whether nothing is left to do. An op whose bytes in the best order are not above the bound can't
-        raise it, so the highest come first."""
+        """Raise the meter's bound; whether nothing is left to do. A group whose bytes in the best order are not
+        above the bound can't raise it, so the highest come first."""
         if meter.best is None:
             return False
-        self._cuts = self._cuts or _core.OrderCuts(self._problem.native)
-        best = np.ascontiguousarray(meter.best, dtype=np.int32)
-        profile = self._problem.native.profile(best)
+        self._cuts = self._cuts or _core.OrderCuts(self._groups.native)
+        best = self._groups.of_ops(meter.best)
+        profile = self._groups.native.profile(best)
         for at in np.argsort(-profile, kind="stable").tolist():
             node = int(best[at])
             if profile[at] <= meter.bound.value or meter.exhausted or most == 0:
@@ -113,7 +117,7 @@ class Bounds:
 
 
 class Milestones:
-    """A few ops, and the least peak that some order of them leaves possible.
+    """A few groups of ops (here: ops), and the least peak that some order of them leaves possible.
 
     Every order runs the milestones in some order. While one of them runs, those before it have run and
     those after it have not: its cut with all of them bound to their sides is alive at least. So an order of
@@ -124,10 +128,11 @@ class Milestones:
     has run and less is left: they cut the program into parts.
     """
 
-    def __init__(self, problem: PeakOrder) -> None:
-        self._problem = problem
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
         self._network: _core.OrderCuts | None = None
-        self._after: dict[int, npt.NDArray[np.bool_]] = {}
+        self._after: dict[int, npt.NDArray[np.int8]] = {}
+        self._flows = _Flows()
         self._proven: list[dict[tuple[int, frozenset[int]], int]] = [{}]
         """Of the first 0, 1, ... milestones: (one, those before it) -> bytes."""
         self.ops: list[int] = []
@@ -137,7 +142,7 @@ class Milestones:
     def add(self, op: int) -> None:
         """One more milestone."""
         self.ops.append(op)
-        self._after[op] = _needing(self._problem, op)
+        self._after[op] = self._groups.native.needing(op)
         self._proven.append({})
 
     def search(self, meter: Meter) -> list[int] | None:
@@ -173,14 +178,19 @@ class Milestones:
 
     def _known(self, op: int, before: frozenset[int]) -> int:
         """What is proven of it already, with fewer milestones."""
-        for number in range(len(self.ops), 0, -1):
-            found = self._proven[number].get((op, before))
+        for number, sooner in self._fewer(op, before):
+            found = self._proven[number].get((op, sooner))
             if found is not None:
                 return found
-            if op == self.ops[number - 1]:
-                break
-            before -= {self.ops[number - 1]}
         return 0
+
+    def _fewer(self, op: int, before: frozenset[int]) -> Iterator[tuple[int, frozenset[int]]]:
+        """(n, those before it) of the first n milestones, for as many n as have the op, the largest first."""
+        for number in range(len(self.ops), 0, -1):
+            yield number, before
+            if op == self.ops[number - 1]:
+                return
+            before -= {self.ops[number - 1]}
 
     def _cut(self, meter: Meter, op: int, before: frozenset[int]) -> int:
         proven = self._proven[-1]
@@ -191,11 +201,16 @@ class Milestones:
         return proven[op, before]
 
     def _below(self, meter: Meter, op: int, before: frozenset[int], enough: int) -> tuple[int, bool, Order]:
-        self._network = self._network or _core.OrderCuts(self._problem.native)
+        """The cut, from the flow of the same op with as many milestones as there is one of."""
+        self._network = self._network or _core.OrderCuts(self._groups.native)
         self.cuts += 1
         later = frozenset(self.ops) - before - {op}
         one, other = (np.array(sorted(ops), dtype=np.int32) for ops in (before, later))
-        return self._network.below(op, one, other, enough, False, _seconds(meter))
+        keys = [(number, op, sooner) for number, sooner in self._fewer(op, before)]
+        start = next((flow for key in keys if (flow := self._flows.get(key)) is not None), None)
+        found = self._network.below(op, one, other, enough, False, _seconds(meter), start)
+        self._flows.keep(keys[0], self._network.flow())
+        return found
 
     def states(self, meter: Meter, order: list[int]) -> list[Order] | None:
         """What has run when each milestone starts; None: out of time."""
@@ -206,6 +221,24 @@ class Milestones:
                 return None
             found.append(sooner)
         return found
+
+
+class _Flows:
+    """Flows of cuts, the last ones of `FLOW_BYTES` in all."""
+
+    def __init__(self) -> None:
+        self._flows: dict[tuple[int, int, frozenset[int]], _core.OrderFlow] = {}
+        self._bytes = 0
+
+    def get(self, key: tuple[int, int, frozenset[int]]) -> _core.OrderFlow | None:
+        return self._flows.get(key)
+
+    def keep(self, key: tuple[int, int, frozenset[int]], flow: _core.OrderFlow) -> None:
+        old = self._flows.pop(key, None)
+        self._bytes += flow.memory - (0 if old is None else old.memory)
+        self._flows[key] = flow
+        while self._bytes > FLOW_BYTES and len(self._flows) > 1:
+            self._bytes -= self._flows.pop(next(iter(self._flows))).memory
 
 
 def _divided(order: list[int], states: list[Order], start: Order) -> list[Order]:
@@ -222,52 +255,47 @@ def _divided(order: list[int], states: list[Order], start: Order) -> list[Order]
     return [part[np.argsort(place[part])] for part in found if len(part)]
 
 
-def _needing(problem: PeakOrder, op: int) -> npt.NDArray[np.bool_]:
-    """[n] whether a node must run after the op. Nodes are in an order that keeps to all needs."""
-    found = np.zeros(problem.nodes, dtype=bool)
-    found[op] = True
-    for node in range(op + 1, problem.nodes):
-        found[node] = any(found[other] for other in problem.graph.before[node])
-    found[op] = False
-    return found
-
-
-def add_milestones(meter: Meter, problem: PeakOrder, other: Order, rng: Rng) -> None:
+def add_milestones(meter: Meter, groups: Groups, other: Order, rng: Rng) -> None:
     """Milestones one by one: an op that is higher than the bound between those that there are, in the best
     order or in another. Now and then, and when there is none, an order is made of the parts."""
-    milestones = Milestones(problem)
+    milestones = Milestones(groups)
     while not meter.exhausted and len(milestones.ops) < MOST_MILESTONES:
         order = milestones.search(meter)
         states = None if order is None else milestones.states(meter, order)
         if order is None or states is None:
             return
-        best = np.asarray(meter.best, dtype=np.int32)
+        assert meter.best is not None
+        best = groups.of_ops(meter.best)
         op = None
         for start in (best, other):
             if op is None:
-                op = _conflict(meter, problem, _divided(order, states, start), milestones.ops)
+                op = _conflict(meter, groups, _divided(order, states, start), milestones.ops)
         if _out_of_time(meter):
             return
         if op is None or len(milestones.ops) % REFINE_EVERY == REFINE_EVERY - 1:
             raised: list[int] = []
-            meter.evaluate(_refined(meter, problem, _divided(order, states, best), rng, 0.0, raised))
-            op = op if op is not None else next((each for each in raised if each not in milestones.ops), None)
+            refined = _refined(meter, groups, _divided(order, states, best), rng, 0.0, raised)
+            meter.evaluate(groups.ops(refined))
+            if op is None:
+                op = next((each for each in raised if each not in milestones.ops), None)
+            if op is None:
+                op = _highest(meter, groups, refined, milestones.ops)
         meter.progress(milestones=len(milestones.ops))
         if op is None:
             return
         milestones.add(op)
 
 
-def _conflict(meter: Meter, problem: PeakOrder, divided: list[Order], known: list[int]) -> int | None:
+def _conflict(meter: Meter, groups: Groups, divided: list[Order], known: list[int]) -> int | None:
     """The op with the highest cut in its part, if that is above the bound."""
-    done = np.zeros(problem.nodes, dtype=np.int8)
+    done = np.zeros(groups.nodes, dtype=np.int8)
     best, op = meter.bound.value, None
     for members in divided:
         if len(members) > 1:
-            part = problem.native.part(np.ascontiguousarray(members), done)
+            part = groups.native.part(np.ascontiguousarray(members), done)
             profile = part.profile(np.arange(len(members), dtype=np.int32))
             cuts = _core.OrderCuts(part)
-            for at in _candidates(problem, members, profile, meter.bound.value):
+            for at in _candidates(groups, members, profile, meter.bound.value):
                 if int(members[at]) in known or _out_of_time(meter):
                     continue
                 found, complete, _ = cuts.below(at, NONE, NONE, NO_END, False, _seconds(meter))
@@ -277,18 +305,27 @@ def _conflict(meter: Meter, problem: PeakOrder, divided: list[Order], known: lis
     return op
 
 
-def _candidates(problem: PeakOrder, members: Order, profile: npt.NDArray[np.int64], floor: int) -> list[int]:
+def _highest(meter: Meter, groups: Groups, order: Order, known: list[int]) -> int | None:
+    """Where an order is highest, if that is above the bound: no cut of one op alone shows why."""
+    profile = groups.native.profile(order)
+    for at in np.argsort(-profile, kind="stable")[: len(known) + 1].tolist():
+        if profile[at] > meter.bound.value and int(order[at]) not in known:
+            return int(order[at])
+    return None
+
+
+def _candidates(groups: Groups, members: Order, profile: npt.NDArray[np.int64], floor: int) -> list[int]:
     """Places above the floor: those of the largest ops, and the highest one."""
     high = np.flatnonzero(profile > floor)
     if not len(high):
         return []
-    largest = high[np.lexsort((-profile[high], -problem.op_bytes[members[high]]))][:CANDIDATES]
+    largest = high[np.lexsort((-profile[high], -groups.held[members[high]]))][:CANDIDATES]
     return list(dict.fromkeys([*largest.tolist(), int(profile.argmax())]))
 
 
 def _refined(
     meter: Meter,
-    problem: PeakOrder,
+    groups: Groups,
     divided: list[Order],
     rng: Rng,
     random_share: float,
@@ -297,15 +334,15 @@ def _refined(
     """A legal order of parts that follow each other. `random_share`: how often the op to cut at is any
     one above the floor. `raised` gets the ops that are higher than the floor was, each the highest of
     several candidates."""
-    done = np.zeros(problem.nodes, dtype=np.int8)
+    done = np.zeros(groups.nodes, dtype=np.int8)
     order: list[Order] = []
     todo, floor = divided[::-1], meter.bound.value
     while todo:
         members = todo.pop()
         split = None
         if len(members) > 1 and not _out_of_time(meter):
-            split, floor = _split(meter, problem, members, done, floor, rng, random_share, raised)
-            if len(members) == problem.nodes:
+            split, floor = _split(meter, groups, members, done, floor, rng, random_share, raised)
+            if len(members) == groups.nodes:
                 meter.raise_bound(floor, CUT_BOUND)  # a cut of the whole program bounds every order
         if isinstance(split, tuple):
             before, at, after = split
@@ -328,7 +365,7 @@ def _out_of_time(meter: Meter) -> bool:
 
 def _split(
     meter: Meter,
-    problem: PeakOrder,
+    groups: Groups,
     members: Order,
     done: npt.NDArray[np.int8],
     floor: int,
@@ -338,7 +375,7 @@ def _split(
 ) -> tuple[tuple[Order, Order, Order] | Order, int]:
     """(before, op, after), or the members in an order that need not be cut; and the new floor, below
     which no part need go, because another cannot."""
-    part = problem.native.part(np.ascontiguousarray(members), done)
+    part = groups.native.part(np.ascontiguousarray(members), done)
     order = np.arange(len(members), dtype=np.int32)
     profile = part.profile(order)
     if len(members) <= _SMALL and profile.max() > floor:
@@ -349,7 +386,7 @@ def _split(
         return members[order], floor
     places = [int(profile.argmax())]
     if raised is not None:
-        places = _candidates(problem, members[order], profile, floor)
+        places = _candidates(groups, members[order], profile, floor)
     elif rng.random() < random_share:
         places = [int(rng.choice(np.flatnonzero(profile > floor)))]
     largest = raised is None and bool(rng.random() < random_share / 2)
@@ -393,7 +430,7 @@ class PeakDp(Solver):
             if not meter.exhausted:
                 meter.evaluate(start)
         if meter.best is not None and not meter.exhausted:
-            Bounds(problem).prove(meter, most=200)
+            Bounds(Groups(problem.native)).prove(meter, most=200)
         limit, looked = 20_000, 0
         while not meter.exhausted and meter.best is not None and limit <= self.sets:
             looked += self._round(meter, problem, limit)

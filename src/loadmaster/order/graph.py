@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -180,3 +181,41 @@ def parts(graph: OrderGraph) -> list[tuple[int, int]]:
     ends = [*(i + 1 for i in separators(graph)), len(graph.node_op)]
     begins = [0, *ends[:-1]]
     return [(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < end]
+
+
+class Groups:
+    """Nodes that may run one right after the other, in groups: a smaller graph with the same least peak.
+
+    `native/src/order/reduce.hpp` has the two rules and why they lose nothing: each order of the nodes has an
+    order of the groups whose peak is no higher (`of_ops`), and each order of the groups is one of the nodes
+    with the same peak (`ops`). So what is a bound of the one is a bound of the other. Groups are numbered
+    in a legal order.
+    """
+
+    def __init__(self, graph: _core.OrderGraph) -> None:
+        self.native, self._start, self._members, self._anchor = graph.reduced()
+
+    @property
+    def nodes(self) -> int:
+        """How many there are."""
+        return self.native.ops
+
+    @cached_property
+    def held(self) -> Int64:
+        """[groups] bytes that are there because of a group while it runs."""
+        return self.native.held()
+
+    def of_ops(self, order: npt.ArrayLike) -> Int32:
+        """The order of the groups that an order of the ops leads to: that of their anchors."""
+        ops = np.asarray(order)
+        place = np.empty(len(ops), dtype=np.int64)
+        place[ops] = np.arange(len(ops))
+        return np.argsort(place[self._anchor]).astype(np.int32)
+
+    def ops(self, order: Int32) -> Int32:
+        """The ops of an order of the groups."""
+        sizes = np.diff(self._start)[order]
+        ends = np.cumsum(sizes)
+        inside = np.arange(len(self._members)) - np.repeat(ends - sizes, sizes)
+        members: Int32 = self._members[np.repeat(self._start[:-1][order], sizes) + inside]
+        return members
