@@ -18,7 +18,6 @@ import types
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +36,17 @@ from loadmaster.execute.compile_backend import (
 from loadmaster.execute.measured_cache import cache_folder
 from loadmaster.execute.op_samples import sample_ops
 from loadmaster.execute.optimizer import STREAM_BYTES, StreamedOptimizer, fuse, state_bytes, stream_optimizer
-from loadmaster.execute.pinned import (
-    LARGE,
-    HostMemory,
-    copy_rate,
-    flat,
-    is_whole,
-    layout_of,
-    lock_pages,
-    shaped,
+from loadmaster.execute.pinned import LARGE, lock_pages
+from loadmaster.execute.session import (
+    Measure,
+    MoveToDevice,
+    Session,
+    know,
+    know_statics,
+    measure_link,
+    to_device,
+    to_host,
 )
-from loadmaster.execute.session import Measure, MoveToDevice, Session, Static
 from loadmaster.execute.speeds import quick_machine
 from loadmaster.machine import Machine, load_machine
 from loadmaster.program.importers.torch.captured import Captured
@@ -97,7 +96,7 @@ class Fitted:
                 break
             except MoveToDevice:
                 session.graphs.clear()
-                _to_device(self.module, session)
+                to_device(self.module, session)
         session.origins = {}  # what callers gave is theirs again
         traced = Traced.now().since(before)
         if traced != NOTHING:
@@ -234,10 +233,10 @@ def fit(
     )
     if isinstance(getattr(model, "fitted", None), Fitted):
         _detach(model)
-    _to_host(model, session)
-    _know_statics(model, session)
+    to_host(model, session)
+    know_statics(model, session)
     if measure and machine is None and session.is_cuda:
-        _measure_link(model, session)
+        measure_link(model, session)
     compiled = torch.compile(
         _own_function(model),
         backend=lambda graph, inputs: compile_graph(session, graph, inputs),
@@ -247,7 +246,7 @@ def fit(
     fitted.seconds["prepare"] = clock.now() - began
     _attach(model, fitted)
     if weights == "device":
-        _to_device(model, session)
+        to_device(model, session)
     if optimizer is not None:
         session.state_bytes = state_bytes(optimizer)
     if positional or named:
@@ -308,7 +307,7 @@ def backend(
             "tensor_dict", {}
         )
         if static and each.numel():
-            _know(session, node.name, each)
+            know(session, node.name, each)
             if session.is_cuda and not each.is_cuda and not each.is_pinned():
                 pinned = each.untyped_storage().nbytes() >= LARGE and lock_pages(each.untyped_storage())
                 session.pinned += [each.untyped_storage()] if pinned else []
@@ -492,73 +491,6 @@ def _measure(session: Session, cache: Path | None) -> Measure:
     return measure
 
 
-def _to_host(model: Any, session: Session) -> None:
-    """Parameters and buffers into host memory that a GPU can copy from: large ones where they are, if the driver can
-    lock their pages, the others in few pieces; tensors that share memory still do."""
-    torch = require("torch", "torch")
-    if not session.is_cuda:
-        return
-    memory = HostMemory(pinned=True)
-    moved: dict[int, Any] = {}
-    with torch.no_grad(), ThreadPoolExecutor(8) as pool:
-        every = [*model.parameters(), *model.buffers()]
-        for each in every:
-            if each.is_cuda:
-                each.data = each.detach().cpu()
-                each.grad = None if each.grad is None else each.grad.cpu()
-        large = {
-            each.untyped_storage().data_ptr(): each.untyped_storage()
-            for each in every
-            if each.untyped_storage().nbytes() >= LARGE and is_whole(each) and not each.is_pinned()
-        }
-        locked = pool.map(lock_pages, large.values())
-        kept = {address for address, done in zip(large, locked, strict=True) if done}
-        session.pinned += [large[address] for address in kept]
-        for each in every:
-            address = each.untyped_storage().data_ptr()
-            if address in kept or not each.numel() or (is_whole(each) and each.is_pinned()):
-                continue
-            if not is_whole(each):
-                each.data = each.detach().contiguous().clone()
-                address = each.untyped_storage().data_ptr()
-            layout = layout_of(each)
-            if address not in moved:
-                moved[address] = torch.from_numpy(memory.take(layout.bytes).numpy())
-                shaped(moved[address], layout).copy_(each.detach())
-            each.data = shaped(moved[address], layout)
-        torch.cuda.empty_cache()
-
-
-def _measure_link(model: Any, session: Session) -> None:
-    """Weights may come slower than a fresh buffer does: it depends on which pages they lie in."""
-    large = [each.detach() for each in model.parameters() if each.is_pinned() and is_whole(each)]
-    rows = [flat(each, layout_of(each)) for each in large]
-    rate = session.on_thread(lambda: copy_rate(rows, session.device))
-    if rate is not None:
-        session.slow_down(int(rate))
-
-
-def _to_device(model: Any, session: Session) -> None:
-    """Parameters and buffers onto the device, beside the plans."""
-    session.hold_statics = session.deliver = True
-    if session.is_cuda:
-        type(model)._apply(model, lambda each: each.to(session.device))
-        _know_statics(model, session)
-        session.held_bytes = session.static_bytes + session.trained_bytes + session.state_bytes
-
-
-def _know_statics(model: Any, session: Session) -> None:
-    session.statics = {}
-    for name, each in [*model.named_parameters(), *model.named_buffers()]:
-        if each.numel():
-            _know(session, name, each)
-
-
-def _know(session: Session, name: str, static: Any) -> None:
-    storage = static.untyped_storage()
-    session.statics[storage.data_ptr()] = Static(name, bool(static.requires_grad), storage.nbytes())
-
-
 _METHODS = ("to", "cuda", "cpu", "generate", "_apply", "__getstate__")
 _OWN = frozenset(("fitted", "plan_report", "_compiled_call_impl", *_METHODS))
 """What `_attach` gives to a module; its class has its own."""
@@ -579,10 +511,10 @@ def _attach(model: Any, fitted: Fitted) -> None:
         """What `half()`, `to(dtype)` and those of a module around it come to."""
         type(model)._apply(model, *args, **kwargs)
         if session.hold_statics:
-            _to_device(model, session)
+            to_device(model, session)
         else:
-            _to_host(model, session)
-            _know_statics(model, session)
+            to_host(model, session)
+            know_statics(model, session)
         return model
 
     def state() -> Any:

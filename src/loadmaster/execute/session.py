@@ -19,6 +19,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from loadmaster.errors import require
 from loadmaster.execute import own_allocator
 from loadmaster.execute.calls import Fingerprint, Rows, storage_users
+from loadmaster.execute.pinned import (
+    LARGE,
+    HostMemory,
+    copy_rate,
+    flat,
+    is_whole,
+    layout_of,
+    lock_pages,
+    shaped,
+)
 from loadmaster.execute.placement import EDGE
 from loadmaster.machine.machine import Machine
 from loadmaster.program.importers.torch.captured import Captured
@@ -478,3 +488,73 @@ class State:
         if self._host is not None and self._seen is not None:
             self._host.copy_(self.value)
             self._seen.changed(self._host)
+
+
+# Where weights are.
+
+
+def to_host(model: Any, session: Session) -> None:
+    """Parameters and buffers into host memory that a GPU can copy from: large ones where they are, if the driver can
+    lock their pages, the others in few pieces; tensors that share memory still do."""
+    torch = require("torch", "torch")
+    if not session.is_cuda:
+        return
+    memory = HostMemory(pinned=True)
+    moved: dict[int, Any] = {}
+    with torch.no_grad(), ThreadPoolExecutor(8) as pool:
+        every = [*model.parameters(), *model.buffers()]
+        for each in every:
+            if each.is_cuda:
+                each.data = each.detach().cpu()
+                each.grad = None if each.grad is None else each.grad.cpu()
+        large = {
+            each.untyped_storage().data_ptr(): each.untyped_storage()
+            for each in every
+            if each.untyped_storage().nbytes() >= LARGE and is_whole(each) and not each.is_pinned()
+        }
+        locked = pool.map(lock_pages, large.values())
+        kept = {address for address, done in zip(large, locked, strict=True) if done}
+        session.pinned += [large[address] for address in kept]
+        for each in every:
+            address = each.untyped_storage().data_ptr()
+            if address in kept or not each.numel() or (is_whole(each) and each.is_pinned()):
+                continue
+            if not is_whole(each):
+                each.data = each.detach().contiguous().clone()
+                address = each.untyped_storage().data_ptr()
+            layout = layout_of(each)
+            if address not in moved:
+                moved[address] = torch.from_numpy(memory.take(layout.bytes).numpy())
+                shaped(moved[address], layout).copy_(each.detach())
+            each.data = shaped(moved[address], layout)
+        torch.cuda.empty_cache()
+
+
+def measure_link(model: Any, session: Session) -> None:
+    """Weights may come slower than a fresh buffer does: it depends on which pages they lie in."""
+    large = [each.detach() for each in model.parameters() if each.is_pinned() and is_whole(each)]
+    rows = [flat(each, layout_of(each)) for each in large]
+    rate = session.on_thread(lambda: copy_rate(rows, session.device))
+    if rate is not None:
+        session.slow_down(int(rate))
+
+
+def to_device(model: Any, session: Session) -> None:
+    """Parameters and buffers onto the device, beside the plans."""
+    session.hold_statics = session.deliver = True
+    if session.is_cuda:
+        type(model)._apply(model, lambda each: each.to(session.device))
+        know_statics(model, session)
+        session.held_bytes = session.static_bytes + session.trained_bytes + session.state_bytes
+
+
+def know_statics(model: Any, session: Session) -> None:
+    session.statics = {}
+    for name, each in [*model.named_parameters(), *model.named_buffers()]:
+        if each.numel():
+            know(session, name, each)
+
+
+def know(session: Session, name: str, static: Any) -> None:
+    storage = static.untyped_storage()
+    session.statics[storage.data_ptr()] = Static(name, bool(static.requires_grad), storage.nbytes())
