@@ -10,7 +10,7 @@ import pytest
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.learn.policies import BadPolicy, save_policy
-from loadmaster.malloc_game.muzero.board import board_settings, first_board
+from loadmaster.malloc_game.muzero.board import first_board
 from loadmaster.malloc_game.muzero.scores import (
     CHANGES,
     FEATURES,
@@ -20,10 +20,10 @@ from loadmaster.malloc_game.muzero.scores import (
     pack_policy,
     untrained,
 )
-from loadmaster.malloc_game.muzero.search import MuZero, Player
+from loadmaster.malloc_game.muzero.search import MuZero
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.registry import make_labelled
-from loadmaster.search.solver import Budget, Meter, Solution, solve
+from loadmaster.search.solver import Budget, Solution, solve
 from malloc_game.test_msa_order import game
 from search.conformance import conforms
 
@@ -131,25 +131,3 @@ def test_the_untrained_player_knows_settings_alone() -> None:
 def test_a_file_that_is_no_policy_is_refused_before_there_is_a_run(tmp_path: Path) -> None:
     with pytest.raises(BadPolicy, match="nothere"):
         MuZero(init=str(tmp_path / "nothere.npz"))
-
-
-def test_openings_are_a_kind_of_move_of_a_policy_that_was_trained() -> None:
-    trained, bare = (solve(MuZero(init=init), game(), Budget(120)) for init in ("pretrained:board", "none"))
-    assert trained.metrics["tried"]["opening"] > 0 and bare.metrics["tried"]["opening"] == 0
-
-
-def test_no_opening_comes_twice() -> None:
-    problem, policy = game(), load_policy("pretrained:board")
-    board = first_board(problem, board_settings(policy.changes))
-    only = {"lift": 0.0, "score": 0.0, "cross": 0.0, "setting": 0.0, "openings": 3}
-    player = Player(Meter(problem, Budget(100)), 0, MuZero(**only).settings, policy, board)
-    player._open()
-    parent, opened = player.elites[0], 3
-    for _ in range(20):
-        priorities, _ = player._take_opening(parent)
-        if player.opened > opened:
-            assert np.array_equal(priorities, player.openings[opened])
-            opened += 1
-        else:  # on the way from the plan to an opening
-            assert priorities.shape == parent.priorities.shape and 0 < priorities.min() < priorities.max() < 1
-    assert player.opened == opened > 5

@@ -211,10 +211,6 @@ class Policy:
     changes: tuple[dict[str, Any], ...]
     """[S] of the options of the first state"""
 
-    @property
-    def is_trained(self) -> bool:
-        return bool(self.weights.any() or self.heads.any())
-
     def openings(self, board: Board, features: Float32) -> Float64:
         """[M, B] priorities, of normalised features."""
         return board.own + self.linear.score(features, self.weights[None]) + self.heads @ features.T

@@ -6,7 +6,7 @@
   *lift* raises what a plan leaves unserved, or lowers what lies in its way, alone or with all that look like
   it (which moves: Gumbel top-k over the feedback of that plan); *score* moves the weights of features, so
   that all tensors that look alike move together; *cross* takes priorities from two plans; *setting* changes
-  the options; *opening* tries the policy's next opening, or moves a plan towards one. Kinds that succeed are proposed more often.
+  the options. Kinds that succeed are proposed more often.
 
 The model is the game itself: no plan's value is estimated, it is compared with the one in hand by its time. The
 first state is `msa-refined`, so that no player is worse than it.
@@ -35,7 +35,7 @@ from loadmaster.malloc_game.muzero.scores import (
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
-MOVES = ("lift", "score", "cross", "setting", "opening")
+MOVES = ("lift", "score", "cross", "setting")
 PRIOR = 3.0
 """Moves of each kind that are taken to have been made, a third of them well, before any was."""
 STEPS = (0.25, 0.5, 1.0, 2.0)
@@ -44,8 +44,6 @@ MOST_LIFTED = 3
 """Tensors, or classes of them, that one move raises or lowers."""
 BIAS = 0.7
 """Of a crossed plan towards the better one."""
-TOWARDS = (0.1, 0.6)
-"""How far a plan is moved towards an opening, least and most."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,6 @@ class Settings:
     score: float = 1.0
     cross: float = 1.0
     setting: float = 0.5
-    opening: float = 1.0
     """Weights of the kinds of moves, before any has shown more success; all 0: the policy's samples alone."""
     feedback: float = 0.7
     """Share of feedback in what is lifted; the rest is even."""
@@ -98,8 +95,8 @@ class Elite(NamedTuple):
 
 
 class Player(Session):
-    """One game. What it goes on from: the elites, the success of moves, the best in each setting, the openings that were
-    tried, the generator, and how often the first state was refined."""
+    """One game. What it goes on from: the elites, the success of moves, the best in each setting, the generator, and
+    how often the first state was refined."""
 
     def __init__(
         self,
@@ -117,12 +114,6 @@ class Player(Session):
         first = board.place(board.own[None], np.zeros(1, dtype=np.int64))
         self.policy, self.features = policy, policy.linear.normalise(make_features(board, first))
         self.weights = np.array([float(getattr(settings, name)) for name in MOVES])
-        self.openings = even_ranks(policy.openings(board, self.features))
-        """[M, B] priorities"""
-        self.opened = 0
-        """Openings that were tried, in the policy's order"""
-        if not policy.is_trained:
-            self.weights[MOVES.index("opening")] = 0.0
         self.tried, self.succeeded = np.full(len(MOVES), PRIOR), np.full(len(MOVES), PRIOR / 3)
         self.rng = np.random.default_rng(seed)
         self.elites = [Elite(int(first.total[0]), board.own, 0, first)]
@@ -141,7 +132,6 @@ class Player(Session):
             self.tried, self.succeeded = np.array(state["tried"]), np.array(state["succeeded"])
             self.best_in = np.array(state["best_in"])
             self.waited, self.begun = int(state["waited"]), int(state["begun"])
-            self.opened = int(state["opened"])
             plans = self._placed(np.array(state["priorities"]), np.array(state["settings"]))
             count = int(state["elites"])
             self.elites, self.past = plans[:count], plans[count:]
@@ -162,7 +152,6 @@ class Player(Session):
             "best_in": self.best_in,
             "waited": np.array(self.waited),
             "begun": np.array(self.begun),
-            "opened": np.array(self.opened),
             "elites": np.array(len(self.elites)),
             "priorities": np.stack([each.priorities for each in [*self.elites, *self.past]]),
             "settings": np.array([each.setting for each in [*self.elites, *self.past]]),
@@ -189,21 +178,17 @@ class Player(Session):
     # Openings and samples.
 
     def _open(self) -> None:
-        self.opened = min(self.settings.openings, len(self.openings))
-        self._evaluate(self.openings[: self.opened], self.policy.settings[: self.opened])
+        count = self.settings.openings
+        priorities = self.policy.openings(self.board, self.features)
+        self._evaluate(priorities[:count], self.policy.settings[:count])
 
     def _sample(self) -> None:
         """The bare policy: noise on the feature weights of its first openings, whatever came of earlier ones."""
         limit = max(1, self.settings.openings)
-        self._evaluate(
-            *self._shaken(self.rng.integers(0, min(limit, len(self.openings)), self.settings.batch))
-        )
-
-    def _shaken(self, rows: Int64) -> tuple[Float64, Int64]:
-        """(priorities [K, B], settings) of openings with noise on their feature weights."""
+        priorities = self.policy.openings(self.board, self.features)[:limit]
+        rows = self.rng.integers(0, len(priorities), self.settings.batch)
         noise = self.settings.sigma * self.rng.normal(size=(len(rows), self.features.shape[1]))
-        scores = self.policy.openings(self.board, self.features)[rows] + noise @ self.features.T
-        return scores, self.policy.settings[rows]
+        self._evaluate(priorities[rows] + noise @ self.features.T, self.policy.settings[rows])
 
     # Search.
 
@@ -225,7 +210,10 @@ class Player(Session):
             self.elites = _unlike([*self.past, *self.elites], self.settings.elites)
             return
         self.elites = self.elites[-1:]
-        self._evaluate(*self._shaken(self.rng.integers(0, len(self.openings), 2 * self.settings.batch)))
+        priorities = self.policy.openings(self.board, self.features)
+        rows = self.rng.integers(0, len(priorities), 2 * self.settings.batch)
+        noise = self.settings.sigma * self.rng.normal(size=(len(rows), self.features.shape[1]))
+        self._evaluate(priorities[rows] + noise @ self.features.T, self.policy.settings[rows])
 
     def _propose(self) -> tuple[Int64, Float64, Int64]:
         """(kinds, priorities [K, B], settings) of a round's moves."""
@@ -233,7 +221,7 @@ class Player(Session):
         kinds = np.sort(self.rng.choice(len(MOVES), count, p=share / share.sum()))
         ranks = self.rng.exponential(self.settings.spread, count).astype(np.int64)
         start = np.minimum(ranks, len(self.elites) - 1)
-        make = (self._lift, self._move_weights, self._cross, self._change_setting, self._take_opening)
+        make = (self._lift, self._move_weights, self._cross, self._change_setting)
         children = [
             make[kind](self.elites[rank]) for kind, rank in zip(kinds.tolist(), start.tolist(), strict=True)
         ]
@@ -275,15 +263,6 @@ class Player(Session):
         """To one of those that were tried; before any was, to any."""
         known = np.flatnonzero(np.isfinite(self.best_in))
         return parent.priorities, int(self.rng.choice(known if len(known) > 1 else len(self.best_in)))
-
-    def _take_opening(self, parent: Elite) -> tuple[Float64, int]:
-        """The next one, or a plan on the way from this one to any of them."""
-        if self.opened < len(self.openings) and self.rng.random() < 0.5:
-            self.opened += 1
-            return self.openings[self.opened - 1], int(self.policy.settings[self.opened - 1])
-        share = self.rng.uniform(*TOWARDS)
-        opening = self.openings[int(self.rng.integers(len(self.openings)))]
-        return (1 - share) * parent.priorities + share * opening, parent.setting
 
     # Evaluation.
 

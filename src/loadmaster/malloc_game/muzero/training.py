@@ -67,9 +67,9 @@ class Options:
     decay: float = 0.002
     validate_every: int = 10
     openings: int = 200
-    search_cases: int = 200
+    search_cases: int = 130
     """Cells that openings are found on."""
-    opening_cases: int = 450
+    opening_cases: int = 300
     """Cells that all openings are tried on."""
 
     def __post_init__(self) -> None:
