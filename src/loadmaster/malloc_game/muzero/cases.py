@@ -51,10 +51,8 @@ SHARES = {
 }
 BATCHES = (0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.5, 2.0)
 MACHINES = {"tpu-v4i": 0.85, "nnp-i-dma": 0.15}
-LEAST_TENSORS, MOST_TENSORS = 60, 1_100
-"""Of a cell. Openings that cover smaller ones, too, were worse on the programs of folds."""
-LEAST_OWN, MOST_OWN, OWN_TRIES = 8, 5_000, 20
-"""Of a cell of a user's own, and tries after which nothing can be gained there."""
+MOST_TENSORS, MOST_OWN, OWN_TRIES = 1_100, 5_000, 20
+"""Of a cell; of one of a user's own, and tries after which nothing can be gained there."""
 PAGE = 4096
 LEAST_GAP = 0.004
 """By which the first plan must miss the bound."""
@@ -90,8 +88,7 @@ def make_case(number: int, seed: int = 0, without: Collection[str] = HELD_OUT, o
             problem = MallocGame(program, _vary(rng, program, machine))
         except LoadmasterError:  # a slow memory too small for this program, for example
             continue
-        least, most = (LEAST_OWN, MOST_OWN) if is_own else (LEAST_TENSORS, MOST_TENSORS)
-        if least <= len(problem.model.tensors.size) <= most:
+        if 8 <= len(problem.model.tensors.size) <= (MOST_OWN if is_own else MOST_TENSORS):
             board = first_board(problem)
             if _can_gain(board, rng, problem.bound().value):
                 return board
