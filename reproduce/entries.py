@@ -112,7 +112,7 @@ ENTRIES: dict[str, Entry] = {
         full=(
             "loadmaster train egrl --set view=nominal --set pairs=24 --set batch=96 --time-limit 45m --seed 0 --out {folder}/nominal.npz",
             "loadmaster train egrl --set view=strict --set pairs=24 --set batch=96 --time-limit 45m --seed 0 --out {folder}/strict.npz",
-            "loadmaster train muzero --set search_cases=100 --set opening_cases=250 --set game_cases=200 --out {folder}/board.npz",
+            "loadmaster train muzero --set search_cases=100 --set opening_cases=250 --out {folder}/board.npz",
         ),
         quick=(
             (

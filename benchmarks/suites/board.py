@@ -56,16 +56,7 @@ PASSES = {"write_back": True, "stretch": True}
 """The two passes of memory space assignment that all settings of the player but the first have."""
 PLAYERS: dict[str, dict[str, Any]] = {
     "untrained": {"init": UNTRAINED},
-    "bare policy": {
-        "lift": 0.0,
-        "score": 0.0,
-        "cross": 0.0,
-        "setting": 0.0,
-        "adaptive": False,
-        "openings": 12,
-    },
-    "fixed openings": {"adaptive": False, "proposals": 1},
-    "no screen": {"proposals": 1},
+    "bare policy": {"lift": 0.0, "score": 0.0, "cross": 0.0, "setting": 0.0, "openings": 12},
     "muzero": {},
 }
 """Rows of the player and what is switched off in them."""

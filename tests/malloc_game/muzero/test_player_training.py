@@ -13,7 +13,7 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.learn.policies import read_policy
 from loadmaster.machine import load_machine
 from loadmaster.malloc_game.muzero import cases
-from loadmaster.malloc_game.muzero.scores import load_policy
+from loadmaster.malloc_game.muzero.scores import choose_openings, load_policy
 from loadmaster.malloc_game.muzero.training import train
 from loadmaster.program.models import load_model
 from loadmaster.runs.workers import distribute_function
@@ -28,8 +28,6 @@ TINY: dict[str, Any] = {
     "openings": 3,
     "search_cases": 2,
     "opening_cases": 3,
-    "game_cases": 2,
-    "game_evaluations": 40,
 }
 
 
@@ -109,3 +107,9 @@ def test_folds_and_options_that_make_no_sense_are_refused(tmp_path: Path) -> Non
     for options in ({"fold": "birds"}, {"sigma": 0.0}, {"colour": 1}):
         with pytest.raises(LoadmasterError):
             train(out=tmp_path / "p.npz", options=options)
+
+
+def test_openings_are_those_that_cover_most() -> None:
+    gains = np.array([[0.03, 0.0, 0.02, -1.0], [0.0, 0.03, 0.02, -1.0], [0.0, 0.0, 0.0, 0.5]])
+    chosen, means = choose_openings(gains, 3)
+    assert chosen == [3, 2, 0] and np.allclose(means, [0.05, 0.19 / 3, 0.2 / 3])

@@ -11,11 +11,10 @@ Shapes: B tensors, F features, P members of a population.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -200,7 +199,7 @@ class LinearScore:
 
 @dataclass(frozen=True)
 class Policy:
-    """What a player brings to every game: openings, which of them gain together, and the odds of moves."""
+    """What a player brings to every game: openings, those first that cover most."""
 
     linear: LinearScore
     weights: Float64
@@ -211,8 +210,6 @@ class Policy:
     """[M] of the openings, among the changes; 0: the first state's own"""
     changes: tuple[dict[str, Any], ...]
     """[S] of the options of the first state"""
-    portfolio: Portfolio | None = None
-    screen: Screen | None = None
 
     def openings(self, board: Board, features: Float32) -> Float64:
         """[M, B] priorities, of normalised features."""
@@ -246,139 +243,43 @@ def load_policy(name: str) -> Policy:
 
 def pack_policy(policy: Policy) -> dict[str, Array]:
     """Its arrays, in single precision; `changes` go into the header."""
-    parts = (("portfolio", policy.portfolio, _PORTFOLIO), ("screen", policy.screen, _SCREEN))
     arrays: dict[str, Array] = {
         "mean": policy.linear.mean,
         "deviation": policy.linear.deviation,
         "parameters": policy.weights,
         "heads": policy.heads,
     }
-    for part, held, names in parts:
-        if held is not None:
-            arrays |= {f"{part}.{name}": np.asarray(getattr(held, name)) for name in names}
     small: dict[str, Array] = {name: each.astype(np.float32) for name, each in arrays.items()}
     return small | {"settings": policy.settings.astype(np.int16)}
-
-
-_PORTFOLIO, _SCREEN = ("mean", "factors", "noise", "scales"), ("mean", "deviation", "weights", "bias")
 
 
 def make_policy(arrays: Mapping[str, Array], about: Mapping[str, Any]) -> Policy:
     """Of what `pack_policy` wrote and a header."""
     mean, deviation = (arrays[part].astype(np.float32) for part in ("mean", "deviation"))
     weights, heads = (arrays[part].astype(np.float64) for part in ("parameters", "heads"))
-    portfolio = Portfolio(*(arrays[f"portfolio.{name}"].astype(np.float64) for name in _PORTFOLIO))
-    screen = None
-    if "screen.mean" in arrays:
-        low, wide, odds, bias = (arrays[f"screen.{name}"] for name in _SCREEN)
-        screen = Screen(low.astype(np.float32), wide.astype(np.float32), odds.astype(np.float64), float(bias))
     changes = tuple(dict(each) for each in about["changes"])
     board_settings(changes)
     settings = arrays["settings"].astype(np.int64)
-    return Policy(LinearScore(mean, deviation), weights, heads, settings, changes, portfolio, screen)
+    return Policy(LinearScore(mean, deviation), weights, heads, settings, changes)
 
 
 def _fits(policy: Policy) -> bool:
     """Whether all is there, of one size, and finite."""
-    linear, known, screen = policy.linear, policy.portfolio, policy.screen
-    if known is None or screen is None:
-        return False
-    count, width, moves = len(policy.settings), linear.features, len(screen.mean)
+    linear = policy.linear
+    count, width = len(policy.settings), linear.features
     shapes: list[tuple[Array, tuple[int, ...]]] = [
         (linear.mean, (width,)),
         (linear.deviation, (width,)),
         (policy.weights, (width,)),
         (policy.heads, (count, width)),
-        (known.mean, (count,)),
-        (known.factors, (count, *known.factors.shape[1:2])),
-        (known.noise, (count,)),
-        (known.scales, (*known.scales.shape[:1],)),
-        (screen.mean, (moves,)),
-        (screen.deviation, (moves,)),
-        (screen.weights, (moves,)),
     ]
     fine = all(each.shape == shape and bool(np.isfinite(each).all()) for each, shape in shapes)
-    fine = fine and 1 <= count <= MOST_OPENINGS and moves == moves_width(width) and math.isfinite(screen.bias)
-    fine = fine and bool(((policy.settings >= 0) & (policy.settings <= len(policy.changes))).all())
-    positive = (linear.deviation, known.noise, known.scales, screen.deviation)
-    return fine and all(len(each) > 0 and bool((each > 0).all()) for each in positive)
+    fine = fine and 1 <= count <= MOST_OPENINGS and width > 0 and bool((linear.deviation > 0).all())
+    return fine and bool(((policy.settings >= 0) & (policy.settings <= len(policy.changes))).all())
 
 
-# Which opening to try next: openings that gain together, as training cells showed, and what came of those tried.
-#
-# On a cell the gains of all M openings are taken to be `scale * (mean + factors @ z + noise)` with normal z and noise
-# (factor analysis): a few openings that were tried say which others are likely to gain, and how much there is to
-# gain on this cell at all. The next is the one whose expected improvement over the best so far is largest.
-
-LEAST_GAIN, MOST_GAIN = -0.05, 0.15
-"""Gains beyond count as these: no cell outweighs the others, and bad openings are bad, whatever they cost."""
-FACTORS, SCALES = 8, 9
-_LEAST_SCALE, _LEAST_NOISE = 1e-3, 0.02
-
-
-class Posterior(NamedTuple):
-    """Of a cell's gains, in its scale."""
-
-    scale: float
-    mean: Float64
-    variance: Float64
-    """[M]"""
-
-
-@dataclass(frozen=True)
-class Portfolio:
-    """What is known of M openings before a game."""
-
-    mean: Float64
-    factors: Float64
-    """[M, R]"""
-    noise: Float64
-    """[M] variances"""
-    scales: Float64
-    """[S] of cells, all as likely"""
-
-    def posterior(self, tried: Int64, gains: Float64) -> Posterior:
-        """Given the gains [n] of the openings tried [n]; the likeliest scale is taken."""
-        factors, noise, cut = self.factors[tried], self.noise[tried], np.clip(gains, LEAST_GAIN, MOST_GAIN)
-        precision = np.eye(factors.shape[1]) + factors.T @ (factors / noise[:, None])
-        covariance = np.linalg.inv(precision)
-        left = cut / self.scales[:, None] - self.mean[tried]
-        pull = left @ (factors / noise[:, None])
-        misfit = (left**2 / noise).sum(axis=1) - np.einsum("sr,rq,sq->s", pull, covariance, pull)
-        likely = int(np.argmax(-0.5 * misfit - len(tried) * np.log(self.scales)))
-        variance = np.einsum("mr,rq,mq->m", self.factors, covariance, self.factors) + self.noise
-        mean = self.mean + self.factors @ (covariance @ pull[likely])
-        return Posterior(float(self.scales[likely]), mean, variance)
-
-    def choose(self, count: int, tried: Int64, gains: Float64) -> Int64:
-        """[count] the openings of most expected improvement, none of those tried."""
-        scale, mean, variance = self.posterior(tried, gains)
-        deviation = np.sqrt(variance)
-        ahead = (mean - max(0.0, float(gains.max(initial=0.0))) / scale) / deviation
-        improvement = deviation * (ahead * _below(ahead) + np.exp(-(ahead**2) / 2) / np.sqrt(2 * np.pi))
-        improvement[tried] = -np.inf
-        ranked: Int64 = np.argsort(-improvement, kind="stable")
-        return ranked[: min(count, len(ranked) - len(tried))]
-
-
-def _below(value: Float64) -> Float64:
-    """The normal distribution's share below, to 0.001."""
-    share: Float64 = 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (value + 0.044715 * value**3)))
-    return share
-
-
-def fit_portfolio(gains: Float64) -> Portfolio:
-    """Of gains [cells, M]: principal factors of what each cell has in its own scale, the rest is noise."""
-    cut = np.clip(gains, LEAST_GAIN, MOST_GAIN)
-    scale = np.sqrt((cut**2).mean(axis=1)) + _LEAST_SCALE
-    own = cut / scale[:, None]
-    mean = own.mean(axis=0)
-    spread = own - mean
-    _, size, axes = np.linalg.svd(spread / np.sqrt(len(own)), full_matrices=False)
-    factors = (axes[:FACTORS] * size[:FACTORS, None]).T
-    noise = np.maximum((spread**2).mean(axis=0) - (factors**2).sum(axis=1), _LEAST_NOISE)
-    scales = np.exp(np.quantile(np.log(scale), (np.arange(SCALES) + 0.5) / SCALES))
-    return Portfolio(mean, factors, noise, scales)
+MOST_GAIN = 0.15
+"""Gains beyond count as this: no cell outweighs the others."""
 
 
 def choose_openings(gains: Float64, count: int) -> tuple[list[int], list[float]]:
@@ -391,146 +292,3 @@ def choose_openings(gains: Float64, count: int) -> tuple[list[int], list[float]]
         best = np.maximum(best, cut[:, column])
         means.append(float(best.mean()))
     return chosen, means
-
-
-# Which of many proposed moves are evaluated: those that are likely to make a plan faster than the one they change.
-#
-# A move changes the priorities of some tensors. What it changes is summed over the tensors that move, each by how far: what
-# they are (features) and what the plan in hand says of them (kept, lost, blamed). A weight for each of these sums gives
-# the logarithm of the odds that the changed plan is faster: learned from every move that was evaluated on training
-# cells (logistic regression), so that it says how plans *differ*, and never what one is worth.
-
-KINDS = 4
-"""Of moves."""
-SEEN = 39
-"""Of a tensor's features, without what is around it."""
-VIEWED = 17
-"""Of a tensor, in a plan."""
-_MOST = 4.0
-_STEPS, _RIDGE = 12, 30.0
-"""Of Newton's method; against weights that few moves decide."""
-
-
-def view_plan(features: Float32, priorities: Float64, placed: Placements) -> Float32:
-    """[B, V] what a move may know of the tensors of a plan, given their normalised features."""
-    kept, lost, blamed, total = placed.kept[0], placed.lost[0], placed.blamed[0], float(placed.total[0])
-    at, is_kept, is_lost = priorities - 0.5, kept > 0, lost > 0
-    seen = [
-        np.ones(len(at)),
-        at,
-        2 * at**2,
-        _rank_one(kept) * is_kept,
-        _rank_one(lost) * is_lost,
-        _rank_one(blamed),
-        is_kept - 0.5,
-        is_lost - 0.5,
-        at * is_kept,
-        at * is_lost,
-        kept / np.maximum(kept + lost, 1.0) - 0.5,
-        *(
-            1 + np.clip(np.log(np.maximum(each / total, _LEAST)) / 6, -1.5, 1.5)
-            for each in (kept, lost, blamed)
-        ),
-        *(np.minimum(100 * each / total, 3.0) for each in (kept, lost, blamed)),
-    ]
-    return np.concatenate([features[:, :SEEN], np.stack(seen, axis=1)], axis=1).astype(np.float32)
-
-
-def moves_width(features: int) -> int:
-    """D of moves where tensors have so many features."""
-    return KINDS + 5 + 2 * (min(SEEN, features) + VIEWED)
-
-
-def _rank_one(values: Float64) -> Float64:
-    return np.argsort(np.argsort(values, kind="stable")) / max(1, len(values) - 1) - 0.5
-
-
-class Start(NamedTuple):
-    """The plan that a move changes."""
-
-    view: Float32
-    """[B, V]"""
-    priorities: Float64
-    behind: float
-    """log(its time / the best)"""
-    setting: int
-
-
-def describe_moves(
-    starts: Sequence[Start],
-    start: Int64,
-    priorities: Float64,
-    settings: Int64,
-    kinds: Int64,
-    best_in: Float64,
-) -> Float32:
-    """[K, D] of moves to priorities [K, B] and settings [K].
-
-    Args:
-      starts: the plans that are changed; `start` [K] says which by each move.
-      kinds: [K] of the moves.
-      best_in: [settings] the best time in each so far; infinite: none.
-    """
-    count = priorities.shape[1]
-    rows = np.empty((len(priorities), KINDS + 5 + 2 * starts[0].view.shape[1]), np.float32)
-    rows[:, :KINDS] = kinds[:, None] == np.arange(KINDS)
-    for number, each in enumerate(starts):
-        mine = np.flatnonzero(start == number)
-        if not len(mine):
-            continue
-        moved = (priorities[mine] - each.priorities).astype(np.float32)
-        far = np.abs(moved)
-        whole = far.sum(axis=1, keepdims=True) + np.float32(1e-6)
-        rows[mine, KINDS] = np.log(whole[:, 0] / count + 1e-4) / 4
-        rows[mine, KINDS + 1] = np.log1p((far > 2.5 / count).sum(axis=1)) / 4 - 0.5
-        rows[mine, KINDS + 2] = min(3.0, 100 * each.behind)
-        with np.errstate(invalid="ignore"):
-            change = np.log(best_in[settings[mine]] / best_in[each.setting])
-        rows[mine, KINDS + 3] = np.where(np.isfinite(change), np.clip(30 * change, -2, 2), 0.0)
-        rows[mine, KINDS + 4] = settings[mine] != each.setting
-        sums = [_product(part, each.view) for part in (moved, far)]
-        rows[mine, KINDS + 5 :] = np.concatenate(sums, axis=1) / whole
-    return rows
-
-
-def _product(left: Float32, right: Float32) -> Float32:
-    """As `left @ right`, by one thread: those of BLAS wait for one another on a busy computer, a hundred times as
-    long as a product of this size takes."""
-    product: Float32 = np.einsum("kb,bv->kv", left, right)
-    return product
-
-
-@dataclass(frozen=True)
-class Screen:
-    """The odds of moves."""
-
-    mean: Float32
-    deviation: Float32
-    weights: Float64
-    """[D]"""
-    bias: float
-
-    def log_odds(self, moves: Float32) -> Float64:
-        """[K] of moves [K, D] that their plans are faster than those they start from."""
-        odds: Float64 = np.einsum("kd,d->k", self._normalise(moves), self.weights) + self.bias
-        return odds
-
-    def _normalise(self, moves: Float32) -> Float32:
-        clipped: Float32 = np.clip((moves - self.mean) / self.deviation, -_MOST, _MOST)
-        return clipped
-
-
-def fit_screen(moves: Float32, is_faster: Float64) -> Screen:
-    """Logistic regression of moves [K, D] by Newton's method."""
-    mean, deviation = moves.mean(axis=0), moves.std(axis=0) + np.float32(1e-3)
-    screen = Screen(mean, deviation, np.zeros(moves.shape[1]), 0.0)
-    inputs = np.concatenate([screen._normalise(moves), np.ones((len(moves), 1), np.float32)], axis=1)
-    ridge = np.full(inputs.shape[1], _RIDGE)
-    ridge[-1] = 1e-3
-    weights = np.zeros(inputs.shape[1])
-    for _ in range(_STEPS):
-        odds = 1 / (1 + np.exp(-np.clip(inputs @ weights, -30, 30)))
-        slope = inputs.T @ (odds - is_faster).astype(np.float32) + ridge * weights
-        curvature = inputs.T @ (inputs * (odds * (1 - odds)).astype(np.float32)[:, None]) + np.diag(ridge)
-        weights = weights - np.linalg.solve(curvature, slope)
-    return Screen(mean, deviation, weights[:-1], float(weights[-1]))

@@ -1,13 +1,12 @@
 """mallocMuZero on the board: a policy opens, and a search with the true model goes on from there.
 
-- *Openings*: plans of the policy's scores, each with its own settings of memory space assignment; which is next
-  depends on what came of those before (`scores.Portfolio`).
+- *Openings*: plans of the policy's scores, each with its own settings of memory space assignment, those first
+  that covered most of the training cells.
 - *Search*: rounds of moves from the best plans so far, each evaluated by native memory space assignment:
   *lift* raises what a plan leaves unserved, or lowers what lies in its way, alone or with all that look like
   it (which moves: Gumbel top-k over the feedback of that plan); *score* moves the weights of features, so
   that all tensors that look alike move together; *cross* takes priorities from two plans; *setting* changes
-  the options. Kinds that succeed are proposed more often. Many moves are proposed, and those evaluated that are
-  likely to make a plan faster (`scores.Screen`).
+  the options. Kinds that succeed are proposed more often.
 
 The model is the game itself: no plan's value is estimated, it is compared with the one in hand by its time. The
 first state is `msa-refined`, so that no player is worse than it.
@@ -15,13 +14,12 @@ first state is `msa-refined`, so that no player is worse than it.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from loadmaster.arrays import Float32, Float64, Int64
+from loadmaster.arrays import Float64, Int64
 from loadmaster.host import cores
 from loadmaster.learn.session import Session, check_settings, free_settings, make_settings
 from loadmaster.malloc_game.msa import Assigner, Placements, submit
@@ -30,12 +28,9 @@ from loadmaster.malloc_game.muzero.scores import (
     SHIPPED,
     UNTRAINED,
     Policy,
-    Start,
-    describe_moves,
     load_policy,
     make_features,
     untrained,
-    view_plan,
 )
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
@@ -59,12 +54,6 @@ class Settings:
     """A trained policy: the shipped one, a file of `train`, or 'none'."""
     openings: int = 16
     """Tried before the search."""
-    adaptive: bool = True
-    """Whether what came of openings decides which is next; else they come in the policy's order."""
-    proposals: int = 16
-    """Moves that are proposed for each that is evaluated; 1: all are evaluated, and so it is without a policy."""
-    sharpness: float = 2.0
-    """Of the choice among proposals: 0 is at random."""
     sigma: float = 0.08
     """Of feature weights."""
     batch: int = 8
@@ -87,11 +76,11 @@ class Settings:
     all; 0: never."""
 
     def __post_init__(self) -> None:
-        counts = ("batch", "elites", "proposals")
+        counts = ("batch", "elites")
         check_settings("muzero", self, self._rules, counts=counts, shares=("feedback", "classes"))
 
     def _rules(self) -> dict[str, bool]:
-        return {"init": bool(self.init), "batch": self.batch <= 4096, "proposals": self.proposals <= 256}
+        return {"init": bool(self.init), "batch": self.batch <= 4096}
 
 
 class Elite(NamedTuple):
@@ -103,23 +92,6 @@ class Elite(NamedTuple):
     setting: int
     placed: Placements
     """Of this plan alone"""
-
-
-class Moves(NamedTuple):
-    """Proposals of one round."""
-
-    kinds: Int64
-    starts: list[Elite]
-    start: Int64
-    """[K] which of the starts each changes"""
-    priorities: Float64
-    """[K, B] from 0 to 1"""
-    settings: Int64
-
-    def take(self, rows: Int64) -> Moves:
-        return Moves(
-            self.kinds[rows], self.starts, self.start[rows], self.priorities[rows], self.settings[rows]
-        )
 
 
 class Player(Session):
@@ -151,7 +123,6 @@ class Player(Session):
         self.class_of = np.zeros(board.tensors, dtype=np.int64)
         for number, alike in enumerate(board.classes):
             self.class_of[alike] = number
-        self._views: dict[int, tuple[Elite, Float32]] = {}
         self.past: list[Elite] = []
         """The best of each search before a new beginning"""
         self.waited, self.begun = 0, 0
@@ -207,20 +178,9 @@ class Player(Session):
     # Openings and samples.
 
     def _open(self) -> None:
-        """Try openings, a few at once."""
-        policy, limit = self.policy, min(self.settings.openings, len(self.policy.settings))
-        priorities, first = policy.openings(self.board, self.features), self.elites[0].value
-        tried, gains = np.empty(0, dtype=np.int64), np.empty(0)
-        while len(tried) < limit and not self.meter.exhausted:
-            if policy.portfolio is None or not self.settings.adaptive:
-                chosen = np.arange(limit)
-            else:
-                count = min(limit - len(tried), max(1, min(4, len(tried) // 2)))
-                with self.timed("propose"):
-                    chosen = policy.portfolio.choose(count, tried, gains)
-            total = self._evaluate(priorities[chosen], policy.settings[chosen])
-            tried = np.concatenate([tried, chosen[: len(total)]])
-            gains = np.concatenate([gains, np.log(first / total)])
+        count = self.settings.openings
+        priorities = self.policy.openings(self.board, self.features)
+        self._evaluate(priorities[:count], self.policy.settings[:count])
 
     def _sample(self) -> None:
         """The bare policy: noise on the feature weights of its first openings, whatever came of earlier ones."""
@@ -237,9 +197,8 @@ class Player(Session):
             self._begin_anew()
         best = self.elites[0].value
         with self.timed("propose"):
-            moves = self._chosen(self._propose())
-        total = self._evaluate(moves.priorities, moves.settings, moves.kinds)
-        self.on_moves(moves, total)
+            kinds, priorities, settings = self._propose()
+        self._evaluate(priorities, settings, kinds)
         self.waited = 0 if self.elites[0].value < best else self.waited + 1
 
     def _begin_anew(self) -> None:
@@ -256,50 +215,18 @@ class Player(Session):
         noise = self.settings.sigma * self.rng.normal(size=(len(rows), self.features.shape[1]))
         self._evaluate(priorities[rows] + noise @ self.features.T, self.policy.settings[rows])
 
-    def on_moves(self, moves: Moves, total: Int64) -> None:
-        """What came of them [at most K]; training looks."""
-
-    def _propose(self) -> Moves:
-        settings = self.settings
-        count = settings.batch * (1 if self.policy.screen is None else settings.proposals)
-        share = self.weights * self.succeeded / self.tried
+    def _propose(self) -> tuple[Int64, Float64, Int64]:
+        """(kinds, priorities [K, B], settings) of a round's moves."""
+        count, share = self.settings.batch, self.weights * self.succeeded / self.tried
         kinds = np.sort(self.rng.choice(len(MOVES), count, p=share / share.sum()))
-        ranks = self.rng.exponential(settings.spread, count).astype(np.int64)
+        ranks = self.rng.exponential(self.settings.spread, count).astype(np.int64)
         start = np.minimum(ranks, len(self.elites) - 1)
         make = (self._lift, self._move_weights, self._cross, self._change_setting)
         children = [
             make[kind](self.elites[rank]) for kind, rank in zip(kinds.tolist(), start.tolist(), strict=True)
         ]
-        priorities = even_ranks(np.stack([priorities for priorities, _ in children]))
-        chosen = np.array([setting for _, setting in children])
-        return Moves(kinds, list(self.elites), start, priorities, chosen)
-
-    def _chosen(self, moves: Moves) -> Moves:
-        """Gumbel top-k over proposals, by their odds."""
-        screen, batch = self.policy.screen, self.settings.batch
-        if screen is None or len(moves.kinds) <= batch:
-            return moves
-        odds = self.settings.sharpness * screen.log_odds(self.describe(moves))
-        chosen = np.argsort(-(odds + self.rng.gumbel(size=len(odds))), kind="stable")[:batch]
-        return moves.take(np.sort(chosen))
-
-    def describe(self, moves: Moves) -> Float32:
-        """[K, D] as the screen takes them."""
-        best = moves.starts[0].value
-        starts = [
-            Start(self._view(each), each.priorities, math.log(each.value / best), each.setting)
-            for each in moves.starts
-        ]
-        return describe_moves(
-            starts, moves.start, moves.priorities, moves.settings, moves.kinds, self.best_in
-        )
-
-    def _view(self, elite: Elite) -> Float32:
-        known = self._views.get(id(elite))
-        if known is None or known[0] is not elite:
-            known = elite, view_plan(self.features, elite.priorities, elite.placed)
-            self._views[id(elite)] = known
-        return known[1]
+        priorities = np.stack([priorities for priorities, _ in children])
+        return kinds, priorities, np.array([setting for _, setting in children])
 
     def _lift(self, parent: Elite) -> tuple[Float64, int]:
         """Gumbel top-k over (tensor, raise or lower): feedback is the prior."""
@@ -361,7 +288,6 @@ class Player(Session):
             for kind, each in zip(kinds.tolist(), tried, strict=False):
                 self.tried[kind] += 1
                 self.succeeded[kind] += id(each.priorities) in came
-        self._views = {id(each): self._views[id(each)] for each in self.elites if id(each) in self._views}
         return placed.total
 
 

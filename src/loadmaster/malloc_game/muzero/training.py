@@ -1,12 +1,9 @@
-"""How the player on the board is trained: a score, openings, and which moves are worth an evaluation.
+"""How the player on the board is trained: a score, then openings.
 
 First the score: its weights are moved, each set decides many cells at once, and what made plans faster is
 followed (`learn.evolution_strategies`). Then the openings, by expert iteration: on every cell a search in the
 space of feature weights and settings finds what is better there than the score's own plan; all that was
-found is tried on all cells, those are kept, one after the other, that add most to the best so far, and which of
-them gain together is fitted (`scores.Portfolio`). Then games are played with these openings, and every move that was
-evaluated says whether it made the plan faster (`scores.Screen`); the second half of them is played with what the first
-half taught.
+found is tried on all cells, and those are kept, one after the other, that add most to the best so far.
 """
 
 from __future__ import annotations
@@ -14,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Mapping as Dict
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from loadmaster.arrays import Array, Bool, Float32, Float64, Int64, Message
+from loadmaster.arrays import Array, Float32, Float64, Int64, Message
 from loadmaster.clock import now
 from loadmaster.learn.checkpoints import check_same, read_state, state_path, write_state
 from loadmaster.learn.evolution_strategies import Progress, Task, begin, evolve, share_out
@@ -33,19 +30,12 @@ from loadmaster.malloc_game.muzero.scores import (
     LinearScore,
     Policy,
     choose_openings,
-    fit_portfolio,
-    fit_screen,
     load_policy,
     make_features,
-    make_policy,
-    moves_width,
     pack_policy,
 )
-from loadmaster.malloc_game.muzero.search import Moves, Player, Settings
-from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.egrl.cases import Own
 from loadmaster.mapping.egrl.evolution_strategies import pack_own, unpack_own
-from loadmaster.search.solver import Budget, Meter
 
 SETTINGS = 40
 """To choose openings from."""
@@ -53,10 +43,6 @@ FEATURE_CASES = 100
 """Cells whose features say how they are normalised."""
 TOP_SETTINGS, ROUNDS, SAMPLES, SURVIVORS, FOUND = 4, 3, 32, 6, 2
 SIGMAS = (0.03, 0.06, 0.12, 0.2)
-GAME_SEED = 2
-"""Of cells that games are played on."""
-FASTER = 1e-6
-"""By so much a plan must be, to count."""
 Calls = Callable[[Sequence[Message]], list[Message]]
 Workers = Callable[[str, Dict[str, Any], Dict[str, Any]], AbstractContextManager[tuple[Calls, int]]]
 """(name of the function, about, arrays) -> calls, and how many workers: `runs.workers.distribute_function`."""
@@ -84,8 +70,6 @@ class Options:
     """Cells that openings are found on."""
     opening_cases: int = 300
     """Cells that all openings are tried on."""
-    game_cases: int = 200
-    game_evaluations: int = 200
 
     def __post_init__(self) -> None:
         counts = [each.name for each in fields(self) if each.type == "int"]
@@ -127,25 +111,6 @@ class Cell:
     def times(self, priorities: Float64) -> Int64:
         """[K] in the first state's setting"""
         return self.board.assigner(0).totals(self.board.orders(priorities), 1)
-
-
-class LoggedPlayer(Player):
-    """Remembers every move that was evaluated."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.moves: list[Float32] = []
-        self.faster: list[Bool] = []
-
-    def _chosen(self, moves: Moves) -> Moves:
-        chosen = super()._chosen(moves)
-        self.moves.append(self.describe(chosen))
-        return chosen
-
-    def on_moves(self, moves: Moves, total: Int64) -> None:
-        before = np.array([each.value for each in moves.starts])[moves.start[: len(total)]]
-        self.moves[-1] = self.moves[-1][: len(total)]
-        self.faster.append(np.log(before / total) > FASTER)
 
 
 class Judge:
@@ -204,17 +169,6 @@ class Judge:
         total = board.place(base + weights @ cell.features.T, settings).total
         return np.log(cell.reference / total)
 
-    def play(self, number: int, policy: Policy, evaluations: int) -> tuple[Float32, Bool]:
-        """(moves [K, D], whether each was faster than the plan it changed) of a game."""
-        first = make_case(number, GAME_SEED, self.without, self.own).assigner(0)
-        problem = MallocGame(first.program, first.machine)
-        board = Board(first, board_settings(policy.changes))
-        player = LoggedPlayer(Meter(problem, Budget(evaluations)), number, Settings(), policy, board)
-        player.run(True)
-        if not player.moves:
-            return np.empty((0, moves_width(self.linear.features)), np.float32), np.empty(0, np.bool_)
-        return np.concatenate(player.moves), np.concatenate(player.faster)
-
     def answer(self, request: Message) -> Message:
         """As a worker is asked: `numbers` [C] of cells, `parameters`, and what to `do` with them."""
         given, do = request.arrays, request.about.get("do", "judge")
@@ -230,16 +184,6 @@ class Judge:
             openings = given["parameters"], given["weights"], given["settings"]
             rows = [self.try_openings(number, *openings) for number in numbers]
             return Message({}, {"gains": np.stack(rows) if rows else np.empty(0)})
-        if do == "play":
-            policy = make_policy(given, {"changes": random_changes()})
-            games = [self.play(number, policy, request.about["evaluations"]) for number in numbers]
-            counts = [len(faster) for _, faster in games]
-            logged = {
-                "game": np.repeat(given["numbers"], counts),
-                "moves": np.concatenate([moves for moves, _ in games]).astype(np.float16),
-                "faster": np.concatenate([faster for _, faster in games]),
-            }
-            return Message({}, logged)
         tasks = zip(given["seeds"].tolist(), numbers, strict=True)
         return Message({}, {"logs": self(given["parameters"], [(seed, [each]) for seed, each in tasks])})
 
@@ -264,17 +208,16 @@ def measure_features(without: Sequence[str], cases: int, context: bool) -> tuple
 
 
 def _ask(
-    calls: Calls, size: int, last: int, about: dict[str, Any], given: Dict[str, Array], first: int = 0
+    calls: Calls, size: int, cases: int, about: dict[str, Any], given: Dict[str, Array]
 ) -> dict[str, Array]:
-    """Rows of cells `first` to `last` in order, whoever made them: each worker has the cells that it judged."""
-    numbers = np.arange(first, last)
+    """Rows of the first cells in order, whoever made them: each worker has the cells that it judged."""
+    numbers = np.arange(cases)
     parts = [numbers[numbers % size == worker] for worker in range(size)]
     parts = [part for part in parts if len(part)]
     replies = [
         reply.arrays for reply in calls([Message(about, {"numbers": part, **given}) for part in parts])
     ]
-    cell = [reply.get("game", part) for reply, part in zip(replies, parts, strict=True)]
-    order = np.argsort(np.concatenate(cell), kind="stable")
+    order = np.argsort(np.concatenate(parts), kind="stable")
     return {name: np.concatenate([reply[name] for reply in replies])[order] for name in replies[0]}
 
 
@@ -295,7 +238,7 @@ def train(
 
     Args:
       out: where the policy is written; beside it, in `OUT.state.npz`, what a training goes on from.
-      seconds, generations: of the evolution strategies; openings and games take about a second a cell more.
+      seconds, generations: of the evolution strategies; openings take about a second a cell more.
       seed: the same seed and generations give the same policy, whoever computes it.
       options: fields of `Options`.
       own: programs and their machines that every second cell is made from; the others are random.
@@ -306,8 +249,7 @@ def train(
 
     Returns:
       Generations, how much less time its plans take at once than those of `msa-refined` on validation cells
-      (in the mean of logarithms), what its openings gain on training cells, and the share of moves that made plans
-      faster: in games without a screen, and in those with one.
+      (in the mean of logarithms), and what its openings gain on training cells.
     """
     given = dict(options or {}) | ({} if generations is None else {"generations": generations})
     if seconds is not None and generations is None:
@@ -341,13 +283,11 @@ class _Training:
                     "training ended before it changed anything", object=str(out), remedy="let it run longer"
                 )
             policy, covered = self._find_openings(calls, size, linear, progress.best)
-            policy, shares = self._learn_moves(calls, size, policy)
         row = {
             "generations": progress.generation,
             "validation": progress.best_value,
             "curve": progress.curve,
             "openings": covered,
-            "faster_moves": shares,
             "took_seconds": now() - started,
         }
         save_policy(out, pack_policy(policy), self._header(row, list(policy.changes)))
@@ -387,7 +327,7 @@ class _Training:
     def _find_openings(
         self, calls: Calls, size: int, linear: LinearScore, parameters: Float64
     ) -> tuple[Policy, list[float]]:
-        """(the policy, without a screen; mean gain of its first 1, 2, … openings on training cells)"""
+        """(the policy; mean gain of its first 1, 2, … openings on training cells)"""
         options = self.options
         self.report(f"openings: a search on each of {options.search_cases:,} cells")
         given = {"parameters": parameters}
@@ -404,24 +344,7 @@ class _Training:
         given |= {"weights": weights, "settings": settings}
         gains = _ask(calls, size, options.opening_cases, {"do": "try"}, given)["gains"]
         chosen, covered = choose_openings(gains, options.openings)
-        known = fit_portfolio(gains[:, chosen])
-        policy = Policy(linear, parameters, weights[chosen], settings[chosen], random_changes(), known)
-        return policy, covered
-
-    def _learn_moves(self, calls: Calls, size: int, policy: Policy) -> tuple[Policy, list[float]]:
-        """(the policy with a screen; share of moves that made a plan faster, in games without and with one)"""
-        options, shares = self.options, []
-        moves, faster = [], []
-        for half in range(2):
-            first, last = half * options.game_cases // 2, (half + 1) * options.game_cases // 2
-            self.report(f"moves: games {first:,} to {last:,}")
-            about = {"do": "play", "evaluations": options.game_evaluations}
-            played = _ask(calls, size, last, about, pack_policy(policy), first=first)
-            moves.append(played["moves"].astype(np.float32))
-            faster.append(played["faster"].astype(np.float64))
-            shares.append(float(faster[-1].mean()) if len(faster[-1]) else 0.0)
-            policy = replace(policy, screen=fit_screen(np.concatenate(moves), np.concatenate(faster)))
-        return policy, shares
+        return Policy(linear, parameters, weights[chosen], settings[chosen], random_changes()), covered
 
     def _write_state(self, out: Path, linear: LinearScore, progress: Progress) -> None:
         state = {**progress.arrays(), "feature_mean": linear.mean, "feature_deviation": linear.deviation}
