@@ -549,6 +549,7 @@ def to_device(model: Any, session: Session) -> None:
 
 
 def know_statics(model: Any, session: Session) -> None:
+    """Let graphs know parameters and buffers by where they lie."""
     session.statics = {}
     for name, each in [*model.named_parameters(), *model.named_buffers()]:
         if each.numel():
@@ -556,5 +557,6 @@ def know_statics(model: Any, session: Session) -> None:
 
 
 def know(session: Session, name: str, static: Any) -> None:
+    """One of them."""
     storage = static.untyped_storage()
     session.statics[storage.data_ptr()] = Static(name, bool(static.requires_grad), storage.nbytes())
