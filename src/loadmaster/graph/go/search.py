@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.arrays import Float32, Float64, Int32
+from loadmaster.arrays import Float64, Int32
 from loadmaster.errors import LoadmasterError
-from loadmaster.graph.decoder import partitions
 from loadmaster.graph.go.scores import (
     CHANGES,
     RANKER,
@@ -33,7 +32,6 @@ from loadmaster.graph.go.scores import (
 )
 from loadmaster.graph.large_neighbourhood import (
     FUSED_OTHERWISE,
-    OPERATORS,
     STRETCH,
     LargeNeighbourhood,
     Proposer,
@@ -52,9 +50,9 @@ Rng = np.random.Generator
 SHIPPED = "pretrained:ranker"
 """The policy that comes with the package."""
 UNTRAINED = "none"
-DECODED, FIRST = 64, 7
-"""Placements that the scheduler makes before the search, and how many of them and of the hints are evaluated before
-other fusions are."""
+DECODED, FIRST = 64, 12
+"""Placements that the scheduler makes before the search; and how many of them and of the hints, each with a fusion, are
+evaluated before the best is tried with other fusions."""
 DRAWN, SINGLES = 4, 8
 """Proposals of annealing that are ranked, for each that is tried: those that it draws, and single groups to other
 devices, at most."""
@@ -202,25 +200,25 @@ class Go(LargeNeighbourhood):
 
     def look_first(self, proposer: Proposer, rng: Rng, found: Starts) -> None:
         """Of hints, partitions and what the scheduler makes with the portfolio and with random parameters, the one that
-        the scheduler reckons best; then those that the network expects most of; then the best of them with other
-        fusions."""
+        the scheduler reckons best; then those that the network expects most of, each with a fusion; then the best of
+        them with other fusions."""
         ranker = self.policy.ranker
         if proposer.neighbourhoods is None or ranker is None or not self.look_ahead:
             return
-        first, *others = proposer.space.modes
-        left = np.concatenate([np.stack(self.starts(proposer)), self.decode(proposer, rng)])
-        left = np.unique(left, axis=0)
-        reckoned = reckon_time(proposer, left)
-        found.add([left[int(reckoned.argmin())], *partitions(proposer.problem)], first)
-        best = found.best()
-        if best is None:
-            return
-        plan = PlanView(GraphView(proposer.decoder), proposer.space.devices(best.vector))
-        utility = rank(ranker, placement_features(plan, best, left))
-        found.add(list(left[np.argsort(-utility, kind="stable")[:FIRST]]), found.best_mode())
-        placements = found.best_devices(FUSED_OTHERWISE - 1)
-        for mode in others:
-            found.add(placements, mode)
+        modes, left = proposer.space.modes, self.first_placements(proposer, rng)
+        best = left[int(reckon_time(proposer, left).argmin())]
+        utility = ranker(make_features(PlanView(GraphView(proposer.decoder), best), left))[:, : len(modes)]
+        chosen = np.argsort(-utility.ravel(), kind="stable")[:FIRST].tolist()
+        pairs = [divmod(number, len(modes)) for number in chosen]
+        found.add_pairs([(best, modes[0]), *((left[row], modes[mode]) for row, mode in pairs)])
+        placements = found.best_devices(FUSED_OTHERWISE - 2)
+        found.add_pairs([(device, mode) for mode in modes for device in placements])
+
+    def first_placements(self, proposer: Proposer, rng: Rng) -> Int32:
+        """[K, G] what the first plans are chosen of."""
+        return np.unique(
+            np.concatenate([np.stack(self.starts(proposer)), self.decode(proposer, rng)]), axis=0
+        )
 
     def decode(self, proposer: Proposer, rng: Rng) -> Int32:
         """[DECODED, G] everything put anew with the portfolio and with random parameters."""
@@ -228,8 +226,3 @@ class Go(LargeNeighbourhood):
         drawn, order = proposer.draw_parameters(rng, max(0, DECODED - len(known)))
         drawn = np.concatenate([known[:, :5], drawn])
         return proposer.portfolio(drawn, np.concatenate([known[:, 5].astype(np.int64), order]))
-
-
-def placement_features(plan: PlanView, standing: Standing, device: Int32) -> Float32:
-    """[K, F] of placements [K, G] in which everything is put anew."""
-    return make_features(plan, standing, device, np.full(len(device), OPERATORS.index("all")))
