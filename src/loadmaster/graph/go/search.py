@@ -7,6 +7,7 @@ could try, another says which it tries while most changes are still for nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,8 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.arrays import Float64, Int32
+from loadmaster.arrays import Float32, Float64, Int32
 from loadmaster.errors import LoadmasterError
+from loadmaster.graph.decoder import partitions
 from loadmaster.graph.go.scores import (
     CHANGES,
     RANKER,
@@ -50,9 +52,9 @@ Rng = np.random.Generator
 SHIPPED = "pretrained:ranker"
 """The policy that comes with the package."""
 UNTRAINED = "none"
-DECODED, FIRST = 64, 12
-"""Placements that the scheduler makes before the search; and how many of them and of the hints, each with a fusion, are
-evaluated before the best is tried with other fusions."""
+DECODED, FIRST, FUSIONS = 64, 10, 2
+"""Placements that the scheduler makes before the search; how many of them and of the hints, each with a fusion, are
+evaluated before the best are tried with other fusions; and with how many of these one placement, at most."""
 DRAWN, SINGLES = 4, 8
 """Proposals of annealing that are ranked, for each that is tried: those that it draws, and single groups to other
 devices, at most."""
@@ -208,10 +210,10 @@ class Go(LargeNeighbourhood):
         modes, left = proposer.space.modes, self.first_placements(proposer, rng)
         best = left[int(reckon_time(proposer, left).argmin())]
         utility = ranker(make_features(PlanView(GraphView(proposer.decoder), best), left))[:, : len(modes)]
-        chosen = np.argsort(-utility.ravel(), kind="stable")[:FIRST].tolist()
-        pairs = [divmod(number, len(modes)) for number in chosen]
-        found.add_pairs([(best, modes[0]), *((left[row], modes[mode]) for row, mode in pairs)])
-        placements = found.best_devices(FUSED_OTHERWISE - 2)
+        pairs = [(left[row], modes[mode]) for row, mode in first_pairs(utility)]
+        found.add([best, *partitions(proposer.problem)], modes[0])
+        found.add_pairs(pairs)
+        placements = found.best_devices(FUSED_OTHERWISE - 1)
         found.add_pairs([(device, mode) for mode in modes for device in placements])
 
     def first_placements(self, proposer: Proposer, rng: Rng) -> Int32:
@@ -226,3 +228,16 @@ class Go(LargeNeighbourhood):
         drawn, order = proposer.draw_parameters(rng, max(0, DECODED - len(known)))
         drawn = np.concatenate([known[:, :5], drawn])
         return proposer.portfolio(drawn, np.concatenate([known[:, 5].astype(np.int64), order]))
+
+
+def first_pairs(utility: Float32) -> list[tuple[int, int]]:
+    """Rows and columns of utilities [K, modes], largest first, at most `FIRST`, of a row at most `FUSIONS`."""
+    found, often = list[tuple[int, int]](), Counter[int]()
+    for number in np.argsort(-utility.ravel(), kind="stable").tolist():
+        row, mode = divmod(number, utility.shape[1])
+        if often[row] < FUSIONS:
+            found.append((row, mode))
+            often[row] += 1
+        if len(found) == FIRST:
+            break
+    return found

@@ -45,7 +45,7 @@ from loadmaster.graph.go.scores import (
     make_features,
     take_changes,
 )
-from loadmaster.graph.go.search import FIRST, UNTRAINED, Go, Policy, ScreenedStretch, load_policy
+from loadmaster.graph.go.search import FIRST, UNTRAINED, Go, Policy, ScreenedStretch, first_pairs, load_policy
 from loadmaster.graph.large_neighbourhood import (
     DEVIATION,
     MEAN,
@@ -74,7 +74,7 @@ MOST_LOG = 0.3
 """Larger gains and losses, and plans that do not fit, count as this."""
 NEVER = 2.0
 """The logarithm of the time of a placement that does not fit, over the best one's."""
-TEMPERATURE = 0.03
+TEMPERATURE = 0.1
 """Of the shares that placements should have of the first ones, by the logarithms of their times."""
 CASES = 24
 """Graphs in a batch of first placements."""
@@ -537,8 +537,7 @@ class _Training:
             if network is None:
                 found.append(logs[own, 0][np.argsort(rows[own, 0], kind="stable")[:FIRST]].min())
             else:
-                utility = network(rows[own]).ravel()
-                found.append(logs[own].ravel()[np.argsort(-utility, kind="stable")[:FIRST]].min())
+                found.append(min(logs[own[row], mode] for row, mode in first_pairs(network(rows[own]))))
         return float(np.mean(found)) if found else None
 
     def _judge_changes(self, network: Network, left_out: Bool) -> float | None:
