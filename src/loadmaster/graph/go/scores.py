@@ -562,7 +562,7 @@ MODES = 4
 """Fusions that a placement may be tried with, at most; see `fusion_modes`."""
 RANKER = Shape(FEATURES, 64, MODES)
 """Outputs: by which a placement with each fusion is ranked."""
-CHANGES = Shape(CHANGE_FEATURES, 32, 2)
+CHANGES = Shape(CHANGE_FEATURES, 64, 2)
 """Outputs: the logit that a change is for the better, and the signed root of the logarithm of what it gains."""
 
 

@@ -55,7 +55,7 @@ UNTRAINED = "none"
 DECODED, FIRST, FUSIONS = 64, 10, 2
 """Placements that the scheduler makes before the search; how many of them and of the hints, each with a fusion, are
 evaluated before the best are tried with other fusions; and with how many of these one placement, at most."""
-DRAWN, SINGLES = 4, 8
+DRAWN, SINGLES = 4, 16
 """Proposals of annealing that are ranked, for each that is tried: those that it draws, and single groups to other
 devices, at most."""
 SCREENED = 600

@@ -43,6 +43,7 @@ from loadmaster.graph.go.scores import (
     RunView,
     change_features,
     make_features,
+    rank,
     take_changes,
 )
 from loadmaster.graph.go.search import FIRST, UNTRAINED, Go, Policy, ScreenedStretch, first_pairs, load_policy
@@ -87,9 +88,9 @@ VALIDATION = 10
 PER_REQUEST = 2
 REQUESTS = 6
 """Graphs in a request, and requests for each worker at once."""
-FIT_SHARE = 0.25
+FIT_SHARE = 0.18
 """Of a round's seconds, for the fit."""
-JUDGED, JUDGED_STRETCHES = 64, 6
+JUDGED, JUDGED_STRETCHES = 96, 6
 """Changes that are judged before a stretch of annealing, and before how many stretches of a search."""
 
 
@@ -137,6 +138,9 @@ class RecordedStretch(ScreenedStretch):
             run = RunView(self.graph, self.climb, start)
             pool = self.pool(rng, run)
             some = rng.permutation(len(pool[0]) - 1)[:JUDGED]
+            if self.learned:  # half of them are those that it would try: there it has to be right
+                utility = rank(self.network, change_features(run, pool))
+                some[: JUDGED // 2] = np.argsort(-utility, kind="stable")[: len(some[: JUDGED // 2])]
             changes = take_changes(pool, some)
             never = np.full(len(some), -1e9)
             judged, _ = self.climb.run(*changes, never, False)
