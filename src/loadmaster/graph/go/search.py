@@ -52,7 +52,7 @@ Rng = np.random.Generator
 SHIPPED = "pretrained:ranker"
 """The policy that comes with the package."""
 UNTRAINED = "none"
-DECODED, FIRST, FUSIONS = 64, 10, 2
+DECODED, FIRST, FUSIONS = 128, 10, 2
 """Placements that the scheduler makes before the search; how many of them and of the hints, each with a fusion, are
 evaluated before the best are tried with other fusions; and with how many of these one placement, at most."""
 DRAWN, SINGLES = 4, 16
@@ -61,9 +61,9 @@ devices, at most."""
 SCREENED = 600
 """Proposals of annealing that are screened; then there are few changes for the better left, and to draw many more
 is worth more than to draw well."""
-ANYWAY = 0.1
+ANYWAY = 0.05
 """The share of proposals that are tried whatever is expected of them."""
-GUMBEL = 0.3
+GUMBEL = 0.1
 """Of the noise on utilities: the network may be wrong in the same way every time."""
 
 
@@ -222,10 +222,10 @@ class Go(LargeNeighbourhood):
             np.concatenate([np.stack(self.starts(proposer)), self.decode(proposer, rng)]), axis=0
         )
 
-    def decode(self, proposer: Proposer, rng: Rng) -> Int32:
-        """[DECODED, G] everything put anew with the portfolio and with random parameters."""
+    def decode(self, proposer: Proposer, rng: Rng, count: int = DECODED) -> Int32:
+        """[count, G] everything put anew with the portfolio and with random parameters."""
         known = self.policy.portfolio
-        drawn, order = proposer.draw_parameters(rng, max(0, DECODED - len(known)))
+        drawn, order = proposer.draw_parameters(rng, max(0, count - len(known)))
         drawn = np.concatenate([known[:, :5], drawn])
         return proposer.portfolio(drawn, np.concatenate([known[:, 5].astype(np.int64), order]))
 

@@ -86,9 +86,9 @@ TRIED, KEPT = 64, 16
 VALIDATION = 10
 """Every such graph is left out of the fit."""
 PER_REQUEST = 2
-REQUESTS = 6
+REQUESTS = 16
 """Graphs in a request, and requests for each worker at once."""
-FIT_SHARE = 0.18
+FIT_SHARE = 0.15
 """Of a round's seconds, for the fit."""
 JUDGED, JUDGED_STRETCHES = 96, 6
 """Changes that are judged before a stretch of annealing, and before how many stretches of a search."""
@@ -185,7 +185,7 @@ class Recorder(Go):
     def _try_placements(self, proposer: Proposer, rng: Rng) -> None:
         """All first placements with every fusion; that is no part of the search."""
         space, problem, members = proposer.space, proposer.problem, len(self.tried)
-        made = np.concatenate([self.decode(proposer, rng), np.stack(self.starts(proposer))])
+        made = np.concatenate([self.decode(proposer, rng, TRIED), np.stack(self.starts(proposer))])
         device, which = np.unique(made, axis=0, return_inverse=True)
         values = np.full((len(device), MODES), WORST)
         for mode, fusion in enumerate(space.modes):
