@@ -4,7 +4,8 @@
     python benchmarks/go_headroom.py --table headroom.jsonl
 
 A perfect screen judges every change of its pool natively, and counts those alone that it passes on. `search xN`: the
-search without networks with N times the evaluations. No case is held out: sizes and seeds that training does not draw.
+search without networks with N times the evaluations. The cases are of the families of training, at sizes and with seeds
+that it does not draw; `--cases` takes others.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from benchmarks.mapping_runs import done_in
 from loadmaster.arrays import Float64
 from loadmaster.graph import UNFIT
 from loadmaster.graph.go.scores import CHANGES, RunView, take_changes
-from loadmaster.graph.go.search import Go, ScreenedStretch
+from loadmaster.graph.go.search import UNTRAINED, Go, ScreenedStretch
 from loadmaster.graph.large_neighbourhood import LargeNeighbourhood, Proposer, Standing, Stretch
 from loadmaster.graph.moves import Changes
 from loadmaster.search.solver import Budget, Solver, solve
@@ -66,10 +67,10 @@ class PerfectStretch(ScreenedStretch):
 
 
 class PerfectScreen(Go):
-    """GO with a perfect screen in place of a network, of stretches of some `size`."""
+    """The search with a perfect screen, of stretches of some `size`."""
 
-    def __init__(self, look_ahead: bool = False, size: int = 32) -> None:
-        super().__init__(look_ahead=look_ahead)
+    def __init__(self, size: int = 32) -> None:
+        super().__init__(UNTRAINED, look_ahead=False)
         self.size = size
 
     def make_stretch(self, proposer: Proposer, begun: float, budget: Budget) -> Stretch:
@@ -99,8 +100,8 @@ def table(path: Path) -> None:
     for name in dict.fromkeys(key[1] for key in logs):
         cells = []
         for over in ("search", "hints"):
-            for cases in (REAL, SYNTHETIC):
-                own = [key for key in logs if key[1] == name and key[0] in cases]
+            for synthetic in (False, True):
+                own = [key for key in logs if key[1] == name and ("/" in key[0]) == synthetic]
                 base = [
                     hints[case] if over == "hints" else logs.get((case, "search", seed), np.nan)
                     for case, _, seed in own
