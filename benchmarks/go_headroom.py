@@ -126,6 +126,7 @@ def main() -> int:
     for case in arguments.cases:
         problem = load(case)
         hints = best_of_hints(problem)
+        assert hints is not None, f"no hint fits on {case}"
         for name in arguments.searches:
             for seed in arguments.seeds:
                 if (case, name, seed) in done:
@@ -133,6 +134,7 @@ def main() -> int:
                 make, times = SEARCHES[name]
                 started = time.process_time()
                 value = solve(make(), problem, Budget(times * EVALUATIONS), seed).value
+                assert value is not None, f"nothing fits on {case}"
                 seconds = time.process_time() - started
                 line = {"job": [case, name, seed], "value": value, "hints": hints, "seconds": seconds}
                 with arguments.out.open("a", encoding="utf-8") as file:
