@@ -16,6 +16,7 @@ import os
 import sys
 import types
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +25,15 @@ from typing import Any
 from loadmaster import clock
 from loadmaster.errors import BadMachine, LoadmasterError, require
 from loadmaster.execute import own_allocator
-from loadmaster.execute.compile_backend import compile_graph, dynamo_options, root_error, spare_zeros
+from loadmaster.execute.compile_backend import (
+    NOTHING,
+    ONE_GRAPH,
+    Traced,
+    compile_graph,
+    dynamo_options,
+    root_error,
+    spare_zeros,
+)
 from loadmaster.execute.measured_cache import cache_folder
 from loadmaster.execute.op_samples import sample_ops
 from loadmaster.execute.optimizer import STREAM_BYTES, StreamedOptimizer, fuse, state_bytes, stream_optimizer
@@ -71,6 +80,7 @@ class Fitted:
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         home = next((each.device for each in tensors if each.device.type != "cpu"), torch.device("cpu"))
         if not session.is_cuda:
+            session.called = Counter()
             found = self._called(*args, **kwargs)
             spare_zeros(found)
             session.settle_share()
@@ -79,18 +89,24 @@ class Fitted:
         while True:
             where = session.device if session.hold_statics else torch.device("cpu")
             moved = session.bring_all((args, kwargs), where)
-            session.forward_calls = 0
+            session.called, before = Counter(), Traced.now()
             try:
                 found = self._called(*moved[0], **moved[1])
+                if not session.called and session.fill_origins():  # it ran on the host, without its inputs
+                    found = self._called(*moved[0], **moved[1])
                 break
             except MoveToDevice:
                 session.graphs.clear()
                 _to_device(self.module, session)
         session.origins = {}  # what callers gave is theirs again
+        traced = Traced.now().since(before)
+        if traced != NOTHING:
+            session.is_whole = traced == ONE_GRAPH and len(session.graphs) == 1
+        session.is_whole &= session.called.total() == 1
         spare_zeros(found)
         session.settle_share()
-        graph = session.newest
-        alone = session.forward_calls == 1 and graph is not None and not graph.delivers
+        graph = next(iter(session.called), None)
+        alone = session.called.total() == 1 and graph is not None and not graph.delivers
         if alone and graph is not None and home.type == "cuda" and not session.hold_statics:
             graph.deliver()  # nothing comes between it and the caller
         return tree_map_only(torch.Tensor, lambda each: each.to(home), found)
@@ -113,15 +129,17 @@ class Fitted:
         """What the model needs and has, what is expected, and what planning took."""
         session = self.session
         graphs = [graph.report() for graph in session.graphs]
+        # Of a call: graphs of other shapes and modes are no part of it.
+        in_call = [graph.report() for graph in session.called] or graphs
         return {
             "memory_bytes": session.memory,
             "held_bytes": session.held_bytes,
             "weights": "device" if session.hold_statics else "host",
             "needed_bytes": max((each.get("needed_bytes", 0) for each in graphs), default=0)
             + session.held_bytes,
-            "predicted_seconds": sum(each.get("predicted_seconds", 0.0) for each in graphs),
-            "resident_seconds": sum(each.get("resident_seconds", 0.0) for each in graphs),
-            "bound_seconds": sum(each.get("bound_seconds", 0.0) for each in graphs),
+            "predicted_seconds": sum(each.get("predicted_seconds", 0.0) for each in in_call),
+            "resident_seconds": sum(each.get("resident_seconds", 0.0) for each in in_call),
+            "bound_seconds": sum(each.get("bound_seconds", 0.0) for each in in_call),
             "seconds": dict(self.seconds),
             "graphs": graphs,
         }
@@ -615,6 +633,7 @@ def _release(session: Session) -> None:
     session.observer.stop = True
     _LOCKED.extend(session.pinned)
     session.graphs.clear()
+    session.called.clear()
     session.lent.clear()
     session.states.clear()
     session._free_states.clear()

@@ -19,12 +19,16 @@ from fake_cuda import FakeCuda, Stream, Witness, turning  # noqa: E402
 from fit_cases import prepared_graph  # noqa: E402
 from loadmaster.errors import Refused  # noqa: E402
 from loadmaster.execute import own_allocator  # noqa: E402
+from loadmaster.execute import session as session_module  # noqa: E402
 from loadmaster.execute.calls import TRIED_CALLS, WARM_CALLS, CallExecutor, Rows  # noqa: E402
 from loadmaster.execute.executor import Executor  # noqa: E402
 from loadmaster.execute.session import Session  # noqa: E402
+from loadmaster.offload.kind import KernelRoom, make_offload  # noqa: E402
+from loadmaster.offload.repeats import quick  # noqa: E402
 from loadmaster.program.importers.torch.captured import Captured, capture  # noqa: E402
 from loadmaster.program.importers.torch.compiled import Prepared, Role  # noqa: E402
 from loadmaster.program.program import TensorKind  # noqa: E402
+from loadmaster.program.repeats import repeat  # noqa: E402
 
 ROOM = 2**22
 
@@ -48,10 +52,19 @@ def step() -> tuple[Any, Prepared]:
     return module, prepared_graph(lambda x: module(x), torch.randn(8, 16), training=True)
 
 
+@pytest.fixture(scope="module")
+def net() -> tuple[Any, Prepared]:
+    """A module, and its inference as one graph."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 12), nn.Tanh(), nn.Linear(12, 5))
+    return module, prepared_graph(module, torch.randn(8, 16))
+
+
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     fake = FakeCuda()
     fake.install(monkeypatch)
+    monkeypatch.setattr(session_module, "_THREADS", {})  # those of other tests have other streams
     return fake
 
 
@@ -200,6 +213,90 @@ def test_results_on_the_host_are_waited_for(
 ) -> None:
     witness, waits = train(step, cuda, monkeypatch, 0, on_device=False)
     assert all(waits) and witness.races() == []
+
+
+def infer(
+    net: Any, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, plan_of: Any, *, there: bool = True
+) -> tuple[Witness, list[int], CallExecutor]:
+    """Calls of a fitted model with inputs that the caller has on the device and changes at once; how often each waited.
+    `there`: the executor knows that they are."""
+    stream = Stream(cuda)
+    monkeypatch.setattr(own_allocator, "compute", lambda device: SimpleNamespace(stream=stream))
+    monkeypatch.setattr(own_allocator, "make_workspaces", lambda device, stream: None)
+    monkeypatch.setattr(CallExecutor, "_is_there", staticmethod(lambda value: there))
+    module, prepared = net
+    nodes = {
+        node.name: tuple(node.meta["val"].shape) for node in prepared.graph.nodes if node.op == "placeholder"
+    }
+    weights = {tuple(each.shape): each.detach() for each in module.parameters()}
+    roles = [
+        Role(TensorKind.WEIGHT, name) if nodes[name] in weights else Role(TensorKind.INPUT)
+        for name in prepared.primals
+    ]
+    captured = prepared.captured("net", roles, sinks=range(len(prepared.leaves)))
+    session = Session("net", torch.device("cuda"), machine_with(ROOM), ROOM)
+    with monkeypatch.context() as patch:
+        patch.setattr(own_allocator, "current", lambda: session)  # it is installed
+        session.on_thread(int)
+
+    def args(x: Any) -> list[Any]:
+        return [weights.get(nodes[name], x) for name in prepared.primals]
+
+    made = session.on_thread(
+        lambda: CallExecutor(
+            captured,
+            plan_of(captured.program),
+            machine_with(ROOM),
+            "cuda",
+            args(torch.zeros(8, 16)),
+            Rows(pinned=False),
+            ahead=session.goes_ahead,
+            placement="arena",
+        )
+    )
+    witness, inner, waits = Witness(cuda), Witness(cuda), []
+    inner.accesses = witness.accesses  # a mode is one thread's
+    with witness, torch.no_grad():
+        session.on_thread(inner.__enter__)
+        for _ in range(WARM_CALLS + TRIED_CALLS + 3):
+            before, x = cuda.waits, torch.randn(8, 16)
+            wanted = module(x)
+            (found,) = session.on_thread(made.forward, args(x))
+            assert torch.allclose(found, wanted, atol=1e-6)
+            for each in (x, found):
+                each.zero_()
+            waits.append(cuda.waits - before)
+        session.on_thread(inner.__exit__, None, None, None)
+    session.on_thread(made.close)
+    return witness, waits, made
+
+
+def all_resident(program: Any) -> Any:
+    problem = make_offload(repeat(program, []), machine_with(ROOM), KernelRoom())
+    return problem.plan(quick(problem).decision)
+
+
+def test_inference_goes_ahead_of_the_device_if_it_reads_nothing_on_the_host(
+    net: Any, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    witness, waits, _ = infer(net, cuda, monkeypatch, all_resident)
+    assert witness.races() == []
+    assert all(waits[: WARM_CALLS + TRIED_CALLS]) and not any(waits[WARM_CALLS + TRIED_CALLS :])
+
+
+def test_inputs_on_the_host_are_waited_for(net: Any, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    witness, waits, _ = infer(net, cuda, monkeypatch, all_resident, there=False)
+    assert all(waits) and witness.races() == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_that_come_from_the_host_are_waited_for(
+    net: Any, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    witness, waits, made = infer(
+        net, cuda, monkeypatch, lambda program: OffloadPlans(program, seed).make(0.0)
+    )
+    assert witness.races() == [] and all(waits) is bool(made._streamed)
 
 
 def test_a_caller_that_is_not_waited_for_is_a_race(

@@ -24,6 +24,7 @@ from loadmaster import torch_fit  # noqa: E402
 from loadmaster.errors import LoadmasterError  # noqa: E402
 from loadmaster.execute.calls import Fingerprint, Fingerprints, Rows, Trial  # noqa: E402
 from loadmaster.execute.graphs import PlannedGraph, Session, State  # noqa: E402
+from loadmaster.execute.session import Origin  # noqa: E402
 from loadmaster.execute.walk import Walk  # noqa: E402
 from loadmaster.machine import load_machine  # noqa: E402
 from loadmaster.program.importers.torch.masks import lay_out_masks  # noqa: E402
@@ -221,11 +222,29 @@ def test_inputs_are_read_where_the_caller_has_them_unless_they_were_changed() ->
     session = Session("it", torch.device("cpu"), load_machine("h200"), 2**20)
     theirs, copy_ = torch.ones(3), torch.ones(3)
     assert session.with_origins([copy_])[0] is copy_
-    session.origins[copy_.data_ptr()] = theirs, copy_._version
+    session.origins[copy_.data_ptr()] = Origin(theirs, copy_, copy_._version, copied=True)
     assert all(each is theirs for each in session.with_origins([copy_, copy_.detach()]))
     assert session.with_origins([copy_[:2]])[0] is not theirs
     copy_.add_(1)  # by a hook, before the graph
-    assert session.with_origins([copy_])[0] is copy_
+    assert session.with_origins([copy_])[0] is copy_ and torch.equal(copy_, theirs + 1)
+
+
+def test_inputs_come_to_the_host_only_if_somebody_looks_at_them_there() -> None:
+    session = Session("it", torch.device("cpu"), load_machine("h200"), 2**20)
+    theirs, twin = torch.arange(6.0), torch.full((6,), -1.0)
+
+    def given() -> Any:
+        twin.fill_(-1.0)
+        session.origins = {twin.data_ptr(): Origin(theirs, twin, twin._version)}
+        return twin
+
+    assert session.with_origins([given()])[0] is theirs and float(twin[0]) == -1.0
+    part = given()[2:]
+    assert session.with_origins([part])[0] is part and torch.equal(part, theirs[2:]), "a part of it is read"
+    given()
+    assert session.fill_origins() and torch.equal(twin, theirs)
+    assert not session.fill_origins(), "they are there"
+    assert session.with_origins([twin])[0] is theirs
 
 
 def test_fingerprints_of_many_say_which_changed() -> None:

@@ -19,7 +19,7 @@ from loadmaster.errors import require
 from loadmaster.execute.executor import Executor
 from loadmaster.execute.pinned import HostMemory, HostWeights, Layout, flat, layout_of, own_layout, shaped
 from loadmaster.execute.placement import Arena
-from loadmaster.execute.script import Leaf
+from loadmaster.execute.script import Leaf, Move
 from loadmaster.execute.walk import shown
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
@@ -170,7 +170,7 @@ class CallExecutor(Executor):
 
     `args`: the primals of the first call. `rows`: where results on the host lie. `as_graph`: after some calls as CUDA
     graphs. `lend`: bytes of the device as a tensor that the caller may keep, for results that stay there. `ahead`:
-    calls that read and make nothing of the caller's on the host return before the device is done with them.
+    calls that read and make nothing on the host that is the caller's return before the device is done with them.
     """
 
     def __init__(
@@ -240,7 +240,10 @@ class CallExecutor(Executor):
         self._calls = 0
         self._as_graph = as_graph and self.placement == "planned"
         self._trial = Trial()
-        self._ahead = ahead and self._is_on_device
+        self._may_go_ahead, self._ahead = ahead and self._leaves_host_alone, False
+        self._entries = self._first_moves()
+        """What comes to the device before the first step and only then: inputs that are there already go to their
+        rooms at once."""
         self._borrowed: list[int] = []
         """Inputs that are copied from where the caller has them on the device."""
         self._seconds, self._records = 0.0, False
@@ -278,12 +281,28 @@ class CallExecutor(Executor):
         self._walk.targets = [None] * len(self._sinks)
 
     @property
-    def _is_on_device(self) -> bool:
-        """Whether all that callers bring and get is there."""
+    def _leaves_host_alone(self) -> bool:
+        """Whether no weight is read on the host while a call runs, and no result is made there."""
         leaves = zip(self.script.leaves, self.captured.results, strict=True)
-        return all(given.held or given.tensor < 0 for given in (*self._primals, *self._late)) and all(
-            result.sink or result.stays or not result.node or leaf.root < 0 for leaf, result in leaves
+        return (
+            not self._streamed
+            and all(given.held or given.tensor < 0 for given in self._late)
+            and all(
+                result.sink or result.stays or not result.node or leaf.root < 0 for leaf, result in leaves
+            )
         )
+
+    def _first_moves(self) -> dict[int, list[Move]]:
+        """Input -> its copies, if all of them come before the first step."""
+        if not isinstance(self._placement, Arena):
+            return {}
+        inputs = {given.tensor for _, given in self._brought if not given.held and not given.source}
+        later = {move.slot for step in self.script.steps for move in step.fetches}
+        found: dict[int, list[Move]] = {}
+        for move in self.script.fetches:
+            if move.slot in inputs - later:
+                found.setdefault(move.slot, []).append(move)
+        return found
 
     def _settle(self) -> None:
         """Wait for the device, if anybody has to: the caller, or who compares what calls take."""
@@ -294,14 +313,23 @@ class CallExecutor(Executor):
         """The results of the forward call, in order; None where there is none."""
         self._refresh(args)
         recording = self._as_graph and self._calls >= WARM_CALLS and self._trial.as_graph
+        ready: list[tuple[Given, Any]] = []
+        self._ahead = self._may_go_ahead
         for at, given in self._brought:
+            value = args[at].detach()
             if given.held:
-                self._kept[given.tensor] = self._held(given, args[at].detach(), recording)
+                self._kept[given.tensor] = self._held(given, value, recording)
+            elif given.tensor in self._entries and value.numel() and self._is_there(value):
+                ready.append((given, value))
             else:
-                self._give(given, args[at].detach(), recording)
+                self._ahead = False  # it is the caller's own, and may change when the call returns
+                self._give(given, value, recording)
+        self._set_placed(frozenset(given.tensor for given, _ in ready))
         recording &= self._hand_out(late=False, fixed=recording)
         self._seconds, self._records = 0.0, False
         with self._running():
+            for given, value in ready:
+                self._place(given, value)
             if recording:
                 self._replay(False, self._first_half)
                 self._values = list(self._recorded)
@@ -503,6 +531,26 @@ class CallExecutor(Executor):
         if fixed and given.source and old is not None and row.data_ptr() != old.data_ptr():
             self._graphs = {}
         self._host[given.tensor] = row
+
+    @staticmethod
+    def _is_there(value: Any) -> bool:
+        """Whether the caller has an input on the device."""
+        return bool(value.is_cuda)
+
+    def _set_placed(self, slots: frozenset[int]) -> None:
+        """Inputs that are in their rooms when this call begins."""
+        if slots != self._walk.placed:
+            self._walk.placed = slots
+            self._graphs = {}  # they copy what was not there
+
+    def _place(self, given: Given, value: Any) -> None:
+        """An input that the caller has on the device goes to its room."""
+        value = own_layout(value)
+        layout = self._layouts[given.tensor] = layout_of(value)
+        source = flat(value, layout)
+        for move in self._entries[given.tensor]:
+            low, high = move.low, min(move.high, layout.bytes)
+            self._placement.row(move.residency, None, layout)[low:high].copy_(source[low:high])
 
     def _late_layout(self, given: Given) -> Layout:
         """How a tangent lies: as it was traced, without holes."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from loadmaster.errors import BadProgram, LoadmasterError, require
 from loadmaster.execute.graphs import PlannedGraph
@@ -24,6 +24,7 @@ from loadmaster.program.importers.torch.masks import lay_out_masks, simplify_mas
 def compile_graph(session: Session, module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
     """What Dynamo calls with a graph of torch functions and its example inputs."""
     torch = require("torch", "torch")
+    session.fill_origins()  # what could not be traced runs on the host
     if any(not isinstance(each, torch.Tensor) for each in inputs):
         return _by_shapes(session, module)
     device = torch.device(session.device)
@@ -204,6 +205,32 @@ def retargeted(module: Any, device: Any) -> Any:
 
 def _moved(each: Any, device: Any) -> Any:
     return device if each.type == "cpu" else each
+
+
+class Traced(NamedTuple):
+    """What Dynamo has done so far in this process, by its own count."""
+
+    frames: int
+    whole: int
+    """Frames of which it made a graph."""
+    breaks: int
+
+    @classmethod
+    def now(cls) -> Traced:
+        require("torch", "torch")
+        from torch._dynamo.utils import counters
+
+        frames = counters["frames"]
+        return cls(int(frames["total"]), int(frames["ok"]), sum(counters["graph_break"].values()))
+
+    def since(self, before: Traced) -> Traced:
+        """What was done since then."""
+        return Traced(*(one - other for one, other in zip(self, before, strict=True)))
+
+
+ONE_GRAPH = Traced(frames=1, whole=1, breaks=0)
+"""A call was traced as one graph, from its beginning to its end."""
+NOTHING = Traced(0, 0, 0)
 
 
 def spare_zeros(found: Any) -> None:

@@ -29,6 +29,7 @@ from loadmaster.offload.repeats import least_bound, quick, with_repeats
 from loadmaster.plan.plan import Plan
 from loadmaster.program.importers.torch.captured import Captured
 from loadmaster.program.importers.torch.compiled import Prepared, Role
+from loadmaster.program.importers.torch.joined import slice_convolutions
 from loadmaster.program.measured_costs import apply_costs
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.repeats import Repeated, repeat
@@ -134,13 +135,12 @@ class PlannedGraph:
     def _forward(self, args: Sequence[Any]) -> tuple[list[Any], Any]:
         with self.session.lock:
             self.session.take_back()
-            states = {at: self.session.state_of(args[at]) for at in self._states(args)}
             given = self._given(args)
+            states = {at: self.session.state_of(args[at]) for at in self._states(args)}
             for at, state in states.items():
                 given[at] = state.value
             self._set_aside()
-            self.session.forward_calls += 1
-            self.session.newest = self
+            self.session.called[self] += 1
             call = Step(list(args), self._random_state())
             found = self._with_retries(call, lambda: self._executor_for(args, states).forward(given))
             self._count_code()
@@ -153,8 +153,10 @@ class PlannedGraph:
 
     def _given(self, args: Sequence[Any]) -> list[Any]:
         """Where a call finds its primals. A backward call may come after the caller has changed what it gave."""
-        training = self.prepared.forward_outputs is not None
-        return list(args) if training else self.session.with_origins(args)
+        if self.prepared.forward_outputs is None and not self.prepared.updates:
+            return self.session.with_origins(args)
+        self.session.fill_origins()
+        return list(args)
 
     def _count_code(self) -> None:
         """The first calls load kernels: if those take more than was known, the next call is planned anew."""
@@ -339,7 +341,10 @@ class PlannedGraph:
             problem = self._problem(plain, machine)
         except BadMachine:
             if not session.share_all():
-                raise
+                if not self._slice(machine):
+                    raise
+                self._plan(args)
+                return
             capacity = self._capacity = session.capacity_of(self)
             machine = self._machine(capacity)
             problem = self._problem(plain, machine)
@@ -358,6 +363,25 @@ class PlannedGraph:
             self._improve(base, self._program, machine, capacity)
             if self._better is not None and self._better.value < self.choice.value:
                 self.choice, self._better = self._better, None
+
+    def _slice(self, machine: Machine) -> bool:
+        """Where convolutions alone need about all that there is, let them be made some images at a time; False: they are
+        already, or none does. Kernels may round otherwise for fewer images, so others stay as they are."""
+        base, program = self._base, self._program
+        if self.prepared.forward_outputs is not None or base is None or program is None:
+            return False
+        kernels, most = self._room.kernels, machine.memories[machine.reach[0][0]].capacity // 2
+        large = set()
+        for op, node in enumerate(base.op_node):
+            there = set(program.reads(op).tolist()) | set(program.writes(op).tolist())
+            size = sum(int(program.storage_bytes[tensor]) for tensor in there)
+            if size + (0 if kernels is None else int(kernels.workspace[op])) > most:
+                large.add(node)
+        if not slice_convolutions(self.prepared.graph, large):
+            return False
+        self.session.say(f"convolutions of '{self.name}' are made some images at a time")
+        self._base, self._program, self._learned = None, None, {}
+        return True
 
     def _captured(self, args: Sequence[Any], *, hold: bool) -> Captured:
         """The program to plan. `hold`: parameters lie on the device, and so do all results."""

@@ -45,6 +45,9 @@ BATCHES = 5
 LEAST_LAUNCHES, MOST_LAUNCHES = 5, 200
 _WORK = 1e-3
 """Seconds of device work that a measurement takes, about."""
+_LOAD, _HEAVY, _MATTERS = 0.06, 2e-4, 2e-3
+"""Seconds. A device that has worked for some time runs slower than for a moment: ops that take at least `_HEAVY` each, and
+`_MATTERS` together, are timed after `_LOAD` of their own work."""
 _ROTATED = 2**27
 """Bytes that repeats go round in, so that no cache holds them: more than twice the largest L2."""
 _ALIGNED = 256
@@ -417,7 +420,10 @@ class DeviceSampler:
                 results[turn] = called(op.call, sets[turn])
 
         work(len(sets))  # from here on every allocation finds a block
-        seconds = median(clock.seconds(work, repeats=BATCHES, warmups=1, ahead=True)) / together
+        if clock.is_cuda and rough >= _HEAVY and rough * len(op.ops) >= _MATTERS:
+            seconds = clock.loaded_seconds(work, math.ceil(_LOAD / (rough * together)), BATCHES) / together
+        else:
+            seconds = median(clock.seconds(work, repeats=BATCHES, warmups=1, ahead=True)) / together
         return Sample(min(max(1, round(seconds * PICOSECONDS)), _LONGEST), workspace)
 
     def _sets(self, op: DistinctOp, first: dict[int, Any], most: int, workspace: int) -> list[dict[int, Any]]:

@@ -87,6 +87,18 @@ class Clock:
         self.wait()
         return float(begin.elapsed_time(end)) / 1e3
 
+    def loaded_seconds(self, work: Callable[[], object], before: int, repeats: int) -> float:
+        """Seconds of one repeat, of several without a pause after so many that don't count (CUDA only)."""
+        begin, end = self.event(), self.event()
+        for _ in range(before):
+            work()
+        begin.record()
+        for _ in range(repeats):
+            work()
+        end.record()
+        self.wait()
+        return float(begin.elapsed_time(end)) / 1e3 / repeats
+
     def event(self) -> Any:
         """An event that keeps its time (CUDA only)."""
         return self.torch.cuda.Event(enable_timing=True)

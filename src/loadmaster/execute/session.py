@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -63,6 +64,51 @@ class Lent:
         return storage_users(self.given) > self.alone
 
 
+@dataclass(eq=False)
+class Origin:
+    """A tensor that a caller has on the device, and what stands for it on the host, where its model was traced."""
+
+    value: Any
+    twin: Any
+    version: int
+    """Of the twin."""
+    copied: bool = False
+    """Whether the twin has its values."""
+
+
+@dataclass(frozen=True)
+class DeviceThread:
+    """The thread that all models of the process use a device on: libraries keep workspaces for each thread that calls
+    them, 33 MiB for products of matrices alone."""
+
+    pool: ThreadPoolExecutor
+    number: int
+    """Its identifier."""
+    stream: Any
+    """Of plans, where our allocator is: with PyTorch's, memory belongs to the stream that it was taken on."""
+
+
+_THREADS: dict[int, DeviceThread] = {}
+
+
+def device_thread(device: Any) -> DeviceThread:
+    """The thread of a device, begun when it is first asked for."""
+
+    def begin() -> tuple[int, Any]:
+        torch, stream = require("torch", "torch"), None
+        torch.cuda.set_device(device)
+        if own_allocator.current() is not None:
+            stream = own_allocator.compute(device).stream
+            torch.cuda.set_stream(stream)
+            own_allocator.make_workspaces(device, stream)
+        return threading.get_ident(), stream
+
+    if device.index not in _THREADS:
+        pool = ThreadPoolExecutor(1, "loadmaster")
+        _THREADS[device.index] = DeviceThread(pool, *pool.submit(begin).result())
+    return _THREADS[device.index]
+
+
 class MoveToDevice(Exception):
     """Weights should lie on the device: they are moved there, and the model is traced anew."""
 
@@ -97,8 +143,8 @@ class Session:
     """What the optimizer keeps, wherever parameters are."""
     deliver: bool = False
     """All graphs hand their results over on the device."""
-    forward_calls: int = 0
-    """Graphs that were called since this was last set to 0."""
+    called: Counter[PlannedGraph] = field(default_factory=Counter)
+    """How often the model's last call has called which graph."""
     say: Callable[[str], None] = lambda _: None
     placement: str | None = None
     graphs: list[PlannedGraph] = field(default_factory=list)
@@ -116,21 +162,18 @@ class Session:
     """Address on the host -> what stands for it on the device."""
     state_bytes_held: int = 0
     _free_states: list[State] = field(default_factory=list)
-    origins: dict[int, tuple[Any, int]] = field(default_factory=dict)
-    """Address on the host -> the caller's tensor on the device, of this call, and the version of its copy."""
+    origins: dict[int, Origin] = field(default_factory=dict)
+    """Address on the host -> what the caller of this call has on the device."""
+    is_whole: bool = False
+    """Every call so far was one graph and nothing else: nobody looks at what lies on the host in place of inputs."""
     given_bytes: int = 0
     """What callers have given on the device, at the most."""
     lent: list[Lent] = field(default_factory=list)
     all_shared: bool = False
     """No graph gets memory for itself."""
-    newest: PlannedGraph | None = None
-    """The graph that was called last."""
     _block: Any = None
     _library_bytes: int = 0
-    _worker: ThreadPoolExecutor | None = None
-    _thread: int = -1
-    _stream: Any = None
-    """Of plans, where our allocator is: with PyTorch's, memory belongs to the stream that it was taken on."""
+    _thread: DeviceThread | None = None
 
     def __post_init__(self) -> None:
         self._torch = require("torch", "torch")
@@ -145,36 +188,30 @@ class Session:
             graph.wait()
 
     def on_thread(self, work: Callable[..., Found], *args: Any) -> Found:
-        """Make calls of the device on one thread: libraries keep workspaces for each that calls them, and autograd
-        has threads of its own. All work there is on the stream of plans, between what the caller has asked of its
-        own stream before and what it asks after: so neither has to wait for the device."""
-        if not self.is_cuda or threading.get_ident() == self._thread:
+        """Make calls of the device on its one thread: autograd has threads of its own. All work there is on the stream
+        of plans, between what the caller has asked of its own stream before and what it asks after: so neither has to
+        wait for the device."""
+        if not self.is_cuda:
+            return work(*args)
+        if self._thread is None:
+            self._thread = device_thread(self.device)
+        thread = self._thread
+        if threading.get_ident() == thread.number:
             return work(*args)
         callers = self._torch.cuda.current_stream(self.device)
-        if self._worker is None:
-            self._worker = ThreadPoolExecutor(1, "loadmaster")
-            self._thread = self._worker.submit(self._begin_thread).result()
-        if self._stream is None:
+        if thread.stream is None:
             callers.synchronize()  # what the caller brings is there
-            return self._worker.submit(work, *args).result()
-        self._stream.wait_stream(callers)
+            return thread.pool.submit(work, *args).result()
+        thread.stream.wait_stream(callers)
         try:
-            return self._worker.submit(work, *args).result()
+            return thread.pool.submit(work, *args).result()
         finally:
-            callers.wait_stream(self._stream)
+            callers.wait_stream(thread.stream)
 
     @property
     def goes_ahead(self) -> bool:
         """Whether calls may return before the device is done with them."""
-        return self._stream is not None
-
-    def _begin_thread(self) -> int:
-        self._torch.cuda.set_device(self.device)
-        if own_allocator.current() is not None:
-            self._stream = own_allocator.compute(self.device).stream
-            self._torch.cuda.set_stream(self._stream)
-            own_allocator.make_workspaces(self.device, self._stream)
-        return threading.get_ident()
+        return self._thread is not None and self._thread.stream is not None
 
     def slow_down(self, rate: int) -> None:
         """What comes to the device comes at so many bytes per second, if the machine's links are not slower."""
@@ -318,33 +355,49 @@ class Session:
         self.given_bytes = max(self.given_bytes, count)  # it takes of the same memory
         self.origins = {}
         found = tree_map_only(torch.Tensor, lambda each: self._bring(each, where), values)
-        if self.origins:
-            torch.cuda.current_stream(self.device).synchronize()
+        if not self.is_whole:
+            self.fill_origins()
         return found
 
     def _bring(self, value: Any, where: Any) -> Any:
-        """A tensor there; on the host in locked pages, when the current stream is done."""
+        """A tensor there; on the host in locked pages, with its values when `fill_origins` was called."""
         plain = value.is_contiguous() and not value.requires_grad and value.nbytes
         if value.device.type != "cuda" or where.type != "cpu" or not plain:
             return value.to(where)
         found = self.rows.take(value.nbytes).view(value.dtype).view(value.shape)
-        found.copy_(value, non_blocking=True)
-        self.origins[found.data_ptr()] = value, found._version
+        self.origins[found.data_ptr()] = Origin(value, found, found._version)
         return found
 
+    def fill_origins(self) -> bool:
+        """Somebody else than a plan may look at inputs on the host: now they are there. False: they were before."""
+        missing = [each for each in self.origins.values() if not each.copied]
+        with self._torch.no_grad():
+            for each in missing:
+                each.twin.copy_(each.value, non_blocking=True)
+                each.version, each.copied = each.twin._version, True
+        if missing and self.is_cuda:
+            self._torch.cuda.current_stream(self.device).synchronize()
+        return bool(missing)
+
     def with_origins(self, values: Sequence[Any]) -> list[Any]:
-        """What a caller has on the device in place of copies that were made of it for this call, if that is still the
-        same and no other graph reads it."""
+        """What a caller has on the device in place of what stands for it in this call, if that is still the same and
+        no other graph reads it."""
         found = list(values)
-        if len(self.graphs) > 1 or not self.origins:
+        if not self.origins:
             return found
-        for at, value in enumerate(values):
-            known = self.origins.get(value.data_ptr())
-            if known is not None:
-                origin, version = known
-                same = origin.shape == value.shape and origin.dtype == value.dtype
-                if same and version == value._version:
-                    found[at] = origin
+        if len(self.graphs) > 1:
+            self.fill_origins()
+            return found
+        ends = [(begin, begin + each.twin.nbytes) for begin, each in self.origins.items()]
+        for at, address in enumerate([value.data_ptr() for value in values]):
+            if not any(begin <= address < end for begin, end in ends):
+                continue
+            value, known = values[at], self.origins.get(address)
+            same = known is not None and known.value.shape == value.shape and known.value.dtype == value.dtype
+            if known is not None and same and known.version == value._version:
+                found[at] = known.value
+            else:
+                self.fill_origins()  # a part of one, or what was changed on the host
         return found
 
     def state_of(self, value: Any) -> State:

@@ -31,6 +31,8 @@ class Walk:
     timed: bool = False
     late: frozenset[int] = frozenset()
     """Slots of what is not given before `resume`."""
+    placed: frozenset[int] = frozenset()
+    """Slots of what lies in its room before `begin`: its copies are empty."""
     sinks: dict[int, list[tuple[Leaf, int]]] = field(default_factory=dict)
     """Rank -> the results that are taken on the device after it, and their numbers among `targets`."""
     targets: list[Any] = field(default_factory=list)
@@ -131,6 +133,12 @@ class Walk:
             values[move.slot] = self.placement.room(move.residency, layout)
         if not self._resumed and move.slot in self.late:
             self.held_back.append(move)
+            return
+        if (
+            move.slot in self.placed
+        ):  # steps wait for the last copy of those they need: it stands for those before it
+            nothing = self.placement.row(move.residency, values[move.slot], layout)[:0]
+            self.backend.copy(move.row, True, nothing, nothing, move.after)
             return
         here, there = self._rows(values, move, layout)
         self.backend.copy(move.row, True, here, there, move.after)

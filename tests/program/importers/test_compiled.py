@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -13,6 +15,8 @@ from torch import nn  # noqa: E402
 
 import loadmaster  # noqa: E402
 from fit_cases import prepared_graph  # noqa: E402
+from loadmaster.execute import graphs  # noqa: E402
+from loadmaster.offload.model import Kernels  # noqa: E402
 from loadmaster.program.importers.torch import joined  # noqa: E402
 from loadmaster.program.importers.torch.compiled import Prepared, Role, prepare  # noqa: E402
 from loadmaster.program.importers.torch.graph import op_name  # noqa: E402
@@ -223,6 +227,68 @@ def test_a_large_batch_norm_takes_no_place_of_its_own(
     graph = model.fitted.session.graphs[0].prepared
     assert targets(graph)[: len(ops)] == ops
     torch.testing.assert_close(model(x), expected, rtol=0, atol=0)
+
+
+class Residual(nn.Module):
+    """What is added has a row for every image, what is multiplied has not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.scale = nn.Conv2d(3, 3, 3, padding=1), nn.Parameter(torch.rand(3, 1, 1))
+
+    def forward(self, x: Any) -> Any:
+        return torch.relu(self.conv(x) * self.scale + x)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("last", [torch.contiguous_format, torch.channels_last])
+def test_a_convolution_that_is_made_some_images_at_a_time_is_the_same(
+    last: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, x = Residual().to(memory_format=last), torch.randn(7, 3, 8, 8).to(memory_format=last)
+    prepared = prepared_graph(module, x)
+    assert targets(prepared) == ["convolution_mul_add_relu"]
+    names = [node.name for node in prepared.graph.nodes]
+    assert not joined.slice_convolutions(prepared.graph, names), "it is small"
+    monkeypatch.setattr(joined, "SLICE_BYTES", 2 * 3 * 3 * 64 * 4)  # three images: the last is alone
+    assert not joined.slice_convolutions(prepared.graph, []), "nobody asked for it"
+    assert joined.slice_convolutions(prepared.graph, names)
+    assert targets(prepared) == ["sliced_convolution_mul_add_relu"]
+    found = run(prepared, x, module)
+    torch.testing.assert_close(found, module(x))  # kernels for one image may round otherwise
+    assert found.stride() == module(x).stride()
+    assert not joined.slice_convolutions(prepared.graph, [node.name for node in prepared.graph.nodes])
+
+
+@torch.no_grad()
+def test_convolutions_are_sliced_where_they_alone_need_more_than_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A kernel that takes as much again as it writes: whole it does not fit, some images at a time it does."""
+    module, x = Normed().eval(), torch.randn(16, 3, 32, 32)
+    expected, real = module(x), graphs.kernel_room
+
+    def room(ops: int, costs: Any, device: str) -> Any:
+        graph = fitted[0].prepared.graph
+        calls = [node for node in graph.nodes if node.op == "call_function"]
+        sizes = [0 if "sliced" in op_name(node.target) else 4 * node.meta["val"].nbytes for node in calls]
+        workspace = np.array(sizes[:ops] + [0] * (ops - len(sizes)), dtype=np.int64)
+        return replace(real(ops, costs, device), kernels=Kernels(workspace))
+
+    fitted: list[Any] = []
+    make = graphs.PlannedGraph.__init__
+
+    def noted(self: Any, *args: Any) -> None:
+        fitted[:] = [self]
+        make(self, *args)
+
+    monkeypatch.setattr(graphs.PlannedGraph, "__init__", noted)
+    monkeypatch.setattr(graphs, "kernel_room", room)
+    monkeypatch.setattr(joined, "SLICE_BYTES", 2**16)
+    options: dict[str, Any] = {"device": "cpu", "measure": False, "search": 0.1}
+    model = loadmaster.fit(module, (x,), memory="1MiB", quiet=True, **options)
+    assert "sliced" in targets(fitted[0].prepared)[0]
+    torch.testing.assert_close(model(x), expected)
 
 
 class Dropped(nn.Module):

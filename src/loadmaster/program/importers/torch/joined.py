@@ -2,13 +2,14 @@
 
 join_in_place(graph)      # a product, and what is done to its elements right after it, large batch norms too
 join_products(graph)      # two of those, a slice of rows at a time
+slice_convolutions(graph, names)   # of those, some images at a time
 join_losses(graph)        # the gradient of a cross entropy
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -142,6 +143,41 @@ class SlicedProducts:
         source = first[operand_place(self.first)].type
         between = Type((self.rows, self.widths[0]), source.dtype)
         return Call("sliced_products", {"x": source, "between": between}, results)
+
+
+class SlicedConvolution:
+    """A convolution with what is done to its elements, some images at a time: kernels take room for what they are given,
+    often twice as much as that, and so for a slice alone. `like`: the result as it was traced. `by_image`: of the
+    arguments of each link those with a row for every image."""
+
+    namespace = "aten"
+
+    def __init__(self, chain: Chain, like: Any, by_image: tuple[tuple[bool, ...], ...], step: int) -> None:
+        self.chain, self.step, self.by_image = chain, step, by_image
+        self.shape, self.stride = tuple(map(int, like.shape)), tuple(map(int, like.stride()))
+
+    def __call__(self, first: Sequence[Any], *later: Sequence[Any]) -> Any:
+        torch, (source, *rest) = require("torch", "torch"), first
+        found = torch.empty_strided(self.shape, self.stride, dtype=source.dtype, device=source.device)
+        for low in range(0, self.shape[0], self.step):
+            part = slice(low, low + self.step)
+            rows = [
+                [each[part] if by_image else each for each, by_image in zip(args, which, strict=True)]
+                for args, which in zip(later, self.by_image, strict=True)
+            ]
+            found[part].copy_(self.chain([source[part], *rest], *rows))
+        return found
+
+    def __str__(self) -> str:
+        return f"slices of {self.step}: {self.chain}"
+
+    @property
+    def __name__(self) -> str:
+        return f"sliced_{self.chain.__name__}"
+
+    def cost_call(self, node: Any, values: dict[Any, list[Value]], results: list[Type]) -> Call:
+        """It costs what it does as a whole, nearly."""
+        return self.chain.cost_call(node, values, results)
 
 
 class CrossEntropyBackward:
@@ -324,6 +360,44 @@ def _join_products(graph: Any, first: Any, second: Any) -> None:
     target = SlicedProducts(chain, last, rows, (width, results // rows), step)
     product = [None if each is between else each for each in taken[0]]
     _replace(graph, second, path, target, (list(given), [product, *taken[1:]]))
+
+
+def slice_convolutions(graph: Any, names: Collection[str]) -> bool:
+    """Let the convolutions among these nodes be made some images at a time; False: there is none that can be."""
+    found = False
+    for node in list(graph.nodes):
+        if node.name not in names or node.op != "call_function":
+            continue
+        known = _as_chain(node)
+        if known is None or op_name(known[0].first) != "convolution":
+            continue
+        (chain, given), value = known, node.meta["val"]
+        images, by_image = int(value.shape[0]), _by_image(chain, given, value)
+        # Few slices are as fast as the whole.
+        size = _bytes(node) + _bytes(given[0][0])
+        step = math.ceil(images * SLICE_BYTES / max(SLICE_BYTES + 1, size))
+        if by_image is None or step >= images:
+            continue
+        with graph.inserting_before(node):
+            made = graph.call_function(SlicedConvolution(chain, value, by_image, step), given)
+        made.meta = dict(node.meta)
+        node.replace_all_uses_with(made)
+        graph.erase_node(node)
+        found = True
+    return found
+
+
+def _by_image(chain: Chain, given: tuple[Any, ...], value: Any) -> tuple[tuple[bool, ...], ...] | None:
+    """Which arguments of a chain's links have a row for every image; None: no image can be made by itself."""
+    if any(link.views for link in chain.links) or value.dtype != given[0][0].meta["val"].dtype:
+        return None
+    tensors = [[each.meta["val"] if _is_node(each) else None for each in args] for args in given[1:]]
+    return tuple(
+        tuple(
+            each is not None and each.ndim == value.ndim and each.shape[0] == value.shape[0] for each in args
+        )
+        for args in tensors
+    )
 
 
 def _bytes(node: Any) -> int:
