@@ -351,17 +351,18 @@ def _train_go(
         common["options"]["rounds"] = budget
     with writing(out):
         row = train(own=own, seconds=seconds, resume=resume, workers=workers, report=say, **common)
-    ranked = row["area_under_curve"]
+    ranked = row["changes_area_under_curve"]
     cells = [
         (
             f"{row['graphs']:,}",
-            f"{row['candidates']:,}",
-            f"{100 * row['better']:.1f} %",
+            f"{row['placements']:,}",
+            f"{row['changes']:,}",
+            f"{100 * row['changes_better']:.1f} %",
             "–" if ranked is None else f"{100 * ranked:.1f} %",
             f"{row['took_seconds']:.1f} s",
         )
     ]
-    columns = ("graphs", "candidates", "of them for the better", "ranked above others", "took")
+    columns = ("graphs", "placements", "small changes", "for the better", "ranked above others", "took")
     use, more = then
     ending = f"wrote {out}\nuse it:  {_use('go', out, use)}\n{more}"
     return Answer([{"what": "graphs", **row}], [Table(columns, cells), ending], more={"out": str(out)})

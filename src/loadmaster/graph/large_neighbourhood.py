@@ -606,14 +606,18 @@ class Starts:
 
     def add(self, devices: Sequence[Int32], mode: FusionMode, paths: bool = False) -> None:
         """Placements with a fusion, the order left to the rule for ties or by longest `paths` with transfers."""
+        self.add_pairs([(device, mode) for device in devices], paths)
+
+    def add_pairs(self, pairs: Sequence[tuple[Int32, FusionMode]], paths: bool = False) -> None:
+        """Placements, each with its fusion."""
         if self.meter.exhausted:
             return
-        plain = [self.space.plain(device, mode, paths) for device in devices]
-        self._evaluate([vector for vector in plain if self._new(vector, mode.within)], mode.within, mode)
+        plain = [(self.space.plain(device, mode, paths), mode.within, mode) for device, mode in pairs]
+        self._evaluate([each for each in plain if self._new(*each[:2])])
 
     def add_vector(self, vector: Float64) -> None:
         if self._new(vector, False):
-            self._evaluate([vector], False, None)
+            self._evaluate([(vector, False, None)])
 
     def _new(self, vector: Float64, within: bool) -> bool:
         key = vector.tobytes() + bytes([within])
@@ -621,15 +625,17 @@ class Starts:
         self._seen.add(key)
         return not known
 
-    def _evaluate(self, plain: list[Float64], within: bool, mode: FusionMode | None) -> None:
+    def _evaluate(self, plain: list[tuple[Float64, bool, FusionMode | None]]) -> None:
         size = batch_size(self.space.problem, 64)
         for begin in range(0, len(plain), size):
             if self.meter.exhausted:
                 return
-            batch = np.stack(plain[begin : begin + size])
-            values = self.meter.evaluate_many(self.space.vectors(batch, np.full(len(batch), within))).value
-            for vector, value in zip(batch, values.tolist(), strict=False):
-                self.found.append((Standing(vector, within, WORST if value < 0 else value), mode))
+            batch = plain[begin : begin + size]
+            vectors = np.stack([vector for vector, _, _ in batch])
+            within = np.array([within for _, within, _ in batch])
+            values = self.meter.evaluate_many(self.space.vectors(vectors, within)).value.tolist()
+            for (vector, inside, mode), value in zip(batch, values, strict=False):
+                self.found.append((Standing(vector, inside, WORST if value < 0 else value), mode))
 
     def _ranked(self) -> list[tuple[Standing, FusionMode | None]]:
         return sorted(self.found, key=lambda each: each[0].value)

@@ -22,8 +22,8 @@ from loadmaster._core import GraphClimb
 from loadmaster.arrays import Bool, Float32, Float64, Int32, Int64
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph.decoder import EXACT, Decoder
-from loadmaster.graph.large_neighbourhood import OPERATORS, Candidates, Proposer, Standing
 from loadmaster.graph.moves import Changes
+from loadmaster.graph.placers import Places
 from loadmaster.graph.problem import GraphOptimization
 
 SHARPNESS = 50.0
@@ -57,6 +57,15 @@ class GraphView:
         self.first, self.second = pairs // max(1, self.groups), pairs % max(1, self.groups)
         """[E] pairs of groups of which the second reads the first's results."""
         self.pair_move = sum_by(self.pair_of, self.move, len(pairs))
+
+    @cached_property
+    def node_edges(self) -> tuple[Int64, Int64, Float64]:
+        """(producers, readers, ps of a transfer between them) of nodes, whatever is fused."""
+        problem = self.decoder.problem
+        step, _, _, edges = Places(problem, np.arange(problem.program.n_ops, dtype=np.int32)).table
+        node = np.zeros(problem.nodes, dtype=np.int64)
+        node[step[problem.node_op]] = np.arange(problem.nodes)
+        return node[edges[0]], node[edges[1]], edges[2].astype(np.float64)
 
     def by_device(self, device: Int32, amount: Float64) -> Float64:
         """[K, D] sums of amounts [G] over the groups of each device, of devices [K, G]."""
@@ -111,11 +120,11 @@ class PlanView:
         return np.asarray(self.graph.decoder.reckon(self.device[None])[0], dtype=np.int64)
 
 
-FEATURES = 32 + len(OPERATORS)
+FEATURES = 31
 
 
-def make_features(plan: PlanView, standing: Standing, device: Int32, operator: Int64) -> Float32:
-    """[K, F] of changes of a plan to devices [K, G], made by operators [K]."""
+def make_features(plan: PlanView, device: Int32) -> Float32:
+    """[K, F] of placements [K, G] beside a plan's."""
     graph, count = plan.graph, len(device)
     here = plan.device
     changed: Bool = device != here
@@ -161,16 +170,13 @@ def make_features(plan: PlanView, standing: Standing, device: Int32, operator: I
         ones * np.log1p(10 * plan.cut.mean() if len(plan.cut) else 0.0),
         ones * signed_log(np.atleast_1d(plan.pair_move[plan.cut].sum())),
         ones * np.log(plan.load.sum() / max(1e-9, graph.devices * plan.load.max())),
-        ones * standing.within,
     )
-    chosen = np.zeros((count, len(OPERATORS)))
-    chosen[np.arange(count), operator] = 1.0
-    rows = np.concatenate([np.stack(columns, axis=1), chosen], axis=1)
+    rows = np.stack(columns, axis=1)
     clipped: Float32 = np.clip(np.nan_to_num(rows), -10, 10).astype(np.float32)
     return clipped
 
 
-CHANGE_FEATURES = 45
+CHANGE_FEATURES = 52
 
 
 class RunView:
@@ -231,6 +237,47 @@ class RunView:
             [sum_by(group, self.work * busy[d, bins], groups) for d in range(devices)], axis=1
         )
         """[G, D] the work of a group, by how busy each device is when its steps run."""
+        self.through, self.early, self.urge, self.short = self._paths(group, device, time)
+
+    def _paths(self, group: Int64, device: Int64, time: float) -> tuple[Float64, Float64, Float64, Float64]:
+        """[G, D] were a group alone on another device: by how much the longest path through its steps exceeds the time;
+        how much later they could start; how much too late their results would be there; and the work that finds no
+        idle time between these."""
+        graph, steps, devices = self.graph, len(group), self.graph.devices
+        source, reader, move = graph.node_edges
+        source, reader = self.step[source], self.step[reader]
+        apart = source != reader
+        source, reader, move = source[apart], reader[apart], move[apart] / time
+        alone = np.where(group[source] == group[reader], 0.0, move)[:, None]
+        end = self.start + self.work
+        latest = end + self.slack  # ends
+        every = np.arange(devices)
+        arrives = end[source, None] + alone * (device[source, None] != every) - self.start[reader, None]
+        needed = end[source, None] + alone * (device[reader, None] != every)
+        needed -= (latest - self.work)[reader, None]
+        early = largest_by(reader, arrives, np.repeat(-self.start[:, None], devices, axis=1))
+        urge = largest_by(source, needed, np.repeat(end[:, None] - 1.0, devices, axis=1))
+        short = np.zeros((steps, devices))
+        for d in range(devices):
+            own = np.flatnonzero(device == d)
+            own = own[np.argsort(self.start[own], kind="stable")]
+            ends = np.cumsum(self.work[own])
+            when = np.stack([self.start[own], end[own]], axis=1).ravel()
+            busy = np.stack([ends - self.work[own], ends], axis=1).ravel()
+            begin, until = self.start + early[:, d], end - urge[:, d]
+            until = np.maximum(begin, until)
+            idle = until - begin
+            if len(own):
+                idle = idle - np.interp(until, when, busy) + np.interp(begin, when, busy)
+            short[:, d] = np.maximum(0.0, self.work - idle)
+        count = graph.groups
+        lowest = np.full((count, devices), -1.0)
+        return (
+            largest_by(group, early + urge, lowest),
+            largest_by(group, early, lowest),
+            largest_by(group, urge, lowest),
+            np.stack([sum_by(group, short[:, d], count) for d in range(devices)], axis=1),
+        )
 
     @cached_property
     def step_key(self) -> Float64:
@@ -255,11 +302,11 @@ def change_features(run: RunView, changes: Changes) -> Float32:
         own = np.flatnonzero((index >= at.start) & (index < at.stop))
         return row[own], index[own] - at.start, new[own]
 
-    _describe_devices(found[:, :20], run, *part("device"))
-    _describe_keys(found[:, 20:34], run, problem, *part("schedule"))
-    _describe_fusion(found[:, 34:37], run, problem, *part("fusion"))
+    _describe_devices(found[:, :27], run, *part("device"))
+    _describe_keys(found[:, 27:41], run, problem, *part("schedule"))
+    _describe_fusion(found[:, 41:44], run, problem, *part("fusion"))
     graph = run.graph
-    found[:, 37:] = (
+    found[:, 44:] = (
         np.log2(graph.devices),
         np.log(max(1, graph.groups)) / 2,
         2 * run.load.max(),
@@ -286,8 +333,8 @@ def _describe_devices(found: Float64, run: RunView, row: Int64, group: Int64, ne
     def total(amount: Float64) -> Float64:
         return sum_by(row, amount, count)
 
-    def most(amount: Float64) -> Float64:
-        found = np.zeros(count)
+    def most(amount: Float64, least: float = 0.0) -> Float64:
+        found = np.full(count, least)
         np.maximum.at(found, row, amount)
         return found
 
@@ -318,6 +365,13 @@ def _describe_devices(found: Float64, run: RunView, row: Int64, group: Int64, ne
         2 * most(run.critical_load[here]),
         most(run.held[there] + bytes_there),
         critical / np.maximum(1e-9, work),
+        signed_log(most(run.through[group, there], -1.0)),
+        signed_log(most(run.through[group, there] - run.through[group, here], -1.0)),
+        signed_log(most(run.early[group, there], -1.0)),
+        signed_log(most(run.urge[group, there], -1.0)),
+        signed_log(total(run.short[group, there])),
+        signed_log(total(np.maximum(0.0, run.through[group, there]))),
+        signed_log(most(run.through[group, there] + run.short[group, there], -1.0)),
     )
     found[:] = np.stack(columns, axis=1)
 
@@ -410,10 +464,18 @@ def sum_by(index: npt.NDArray[np.integer], values: Float64, count: int) -> Float
     return np.bincount(index, weights=values, minlength=count).astype(np.float64)
 
 
-def operator_numbers(proposer: Proposer, candidates: Candidates) -> Int64:
-    """[K] in `OPERATORS`, of which a problem may have some alone."""
-    names = [OPERATORS.index(name) for name in proposer.bandit.operators]
-    return np.array(names, dtype=np.int64)[candidates.operator]
+def largest_by(index: Int64, values: Float64, least: Float64) -> Float64:
+    """[count, D] the largest of the values [K, D] of each index, and of `least` [count, D]."""
+    if not len(index):
+        return least
+    order = np.argsort(index, kind="stable")
+    index = index[order]
+    starts = np.flatnonzero(np.diff(index, prepend=-1))
+    found = least.copy()
+    found[index[starts]] = np.maximum(
+        found[index[starts]], np.maximum.reduceat(values[order], starts, axis=0)
+    )
+    return found
 
 
 PARTS = ("mean", "deviation", "enter", "enter_bias", "inner", "inner_bias", "leave", "leave_bias")
@@ -496,17 +558,17 @@ class Shape:
         return Network(**parts)
 
 
-RANKER = Shape(FEATURES, 64, 2)
+MODES = 4
+"""Fusions that a placement may be tried with, at most; see `fusion_modes`."""
+RANKER = Shape(FEATURES, 64, MODES)
+"""Outputs: by which a placement with each fusion is ranked."""
+CHANGES = Shape(CHANGE_FEATURES, 64, 2)
 """Outputs: the logit that a change is for the better, and the signed root of the logarithm of what it gains."""
 
 
-CHANGES = Shape(CHANGE_FEATURES, 32, 2)
-"""Outputs as the ranker's."""
-
-
-def rank(ranker: Network, features: Float32) -> Float64:
-    """[K] by which candidates are ranked: the logarithm of what is expected of a gain."""
-    logit, gain = ranker(features).astype(np.float64).T
+def rank(network: Network, features: Float32) -> Float64:
+    """[K] by which changes are ranked: the logarithm of what is expected of a gain."""
+    logit, gain = network(features).astype(np.float64).T
     likely = -np.logaddexp(0.0, -logit)
     return np.asarray(likely + 2 * np.log(np.maximum(gain, 0.0) + 0.02), dtype=np.float64)
 

@@ -7,6 +7,7 @@ could try, another says which it tries while most changes are still for nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -33,7 +34,6 @@ from loadmaster.graph.go.scores import (
 )
 from loadmaster.graph.large_neighbourhood import (
     FUSED_OTHERWISE,
-    OPERATORS,
     STRETCH,
     LargeNeighbourhood,
     Proposer,
@@ -52,18 +52,18 @@ Rng = np.random.Generator
 SHIPPED = "pretrained:ranker"
 """The policy that comes with the package."""
 UNTRAINED = "none"
-DECODED, FIRST = 64, 7
-"""Placements that the scheduler makes before the search, and how many of them and of the hints are evaluated before
-other fusions are."""
-DRAWN, SINGLES = 4, 8
+DECODED, FIRST, FUSIONS = 128, 10, 2
+"""Placements that the scheduler makes before the search; how many of them and of the hints, each with a fusion, are
+evaluated before the best are tried with other fusions; and with how many of these one placement, at most."""
+DRAWN, SINGLES = 4, 16
 """Proposals of annealing that are ranked, for each that is tried: those that it draws, and single groups to other
 devices, at most."""
 SCREENED = 600
 """Proposals of annealing that are screened; then there are few changes for the better left, and to draw many more
 is worth more than to draw well."""
-ANYWAY = 0.1
+ANYWAY = 0.05
 """The share of proposals that are tried whatever is expected of them."""
-GUMBEL = 0.3
+GUMBEL = 0.1
 """Of the noise on utilities: the network may be wrong in the same way every time."""
 
 
@@ -202,34 +202,42 @@ class Go(LargeNeighbourhood):
 
     def look_first(self, proposer: Proposer, rng: Rng, found: Starts) -> None:
         """Of hints, partitions and what the scheduler makes with the portfolio and with random parameters, the one that
-        the scheduler reckons best; then those that the network expects most of; then the best of them with other
-        fusions."""
+        the scheduler reckons best; then those that the network expects most of, each with a fusion; then the best of
+        them with other fusions."""
         ranker = self.policy.ranker
         if proposer.neighbourhoods is None or ranker is None or not self.look_ahead:
             return
-        first, *others = proposer.space.modes
-        left = np.concatenate([np.stack(self.starts(proposer)), self.decode(proposer, rng)])
-        left = np.unique(left, axis=0)
-        reckoned = reckon_time(proposer, left)
-        found.add([left[int(reckoned.argmin())], *partitions(proposer.problem)], first)
-        best = found.best()
-        if best is None:
-            return
-        plan = PlanView(GraphView(proposer.decoder), proposer.space.devices(best.vector))
-        utility = rank(ranker, placement_features(plan, best, left))
-        found.add(list(left[np.argsort(-utility, kind="stable")[:FIRST]]), found.best_mode())
+        modes, left = proposer.space.modes, self.first_placements(proposer, rng)
+        best = left[int(reckon_time(proposer, left).argmin())]
+        utility = ranker(make_features(PlanView(GraphView(proposer.decoder), best), left))[:, : len(modes)]
+        pairs = [(left[row], modes[mode]) for row, mode in first_pairs(utility)]
+        found.add([best, *partitions(proposer.problem)], modes[0])
+        found.add_pairs(pairs)
         placements = found.best_devices(FUSED_OTHERWISE - 1)
-        for mode in others:
-            found.add(placements, mode)
+        found.add_pairs([(device, mode) for mode in modes for device in placements])
 
-    def decode(self, proposer: Proposer, rng: Rng) -> Int32:
-        """[DECODED, G] everything put anew with the portfolio and with random parameters."""
+    def first_placements(self, proposer: Proposer, rng: Rng) -> Int32:
+        """[K, G] what the first plans are chosen of."""
+        return np.unique(
+            np.concatenate([np.stack(self.starts(proposer)), self.decode(proposer, rng)]), axis=0
+        )
+
+    def decode(self, proposer: Proposer, rng: Rng, count: int = DECODED) -> Int32:
+        """[count, G] everything put anew with the portfolio and with random parameters."""
         known = self.policy.portfolio
-        drawn, order = proposer.draw_parameters(rng, max(0, DECODED - len(known)))
+        drawn, order = proposer.draw_parameters(rng, max(0, count - len(known)))
         drawn = np.concatenate([known[:, :5], drawn])
         return proposer.portfolio(drawn, np.concatenate([known[:, 5].astype(np.int64), order]))
 
 
-def placement_features(plan: PlanView, standing: Standing, device: Int32) -> Float32:
-    """[K, F] of placements [K, G] in which everything is put anew."""
-    return make_features(plan, standing, device, np.full(len(device), OPERATORS.index("all")))
+def first_pairs(utility: Float32) -> list[tuple[int, int]]:
+    """Rows and columns of utilities [K, modes], largest first, at most `FIRST`, of a row at most `FUSIONS`."""
+    found, often = list[tuple[int, int]](), Counter[int]()
+    for number in np.argsort(-utility.ravel(), kind="stable").tolist():
+        row, mode = divmod(number, utility.shape[1])
+        if often[row] < FUSIONS:
+            found.append((row, mode))
+            often[row] += 1
+        if len(found) == FIRST:
+            break
+    return found

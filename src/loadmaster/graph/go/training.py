@@ -34,6 +34,7 @@ from loadmaster.graph.go.scores import (
     CHANGE_FEATURES,
     CHANGES,
     FEATURES,
+    MODES,
     PARTS,
     RANKER,
     GraphView,
@@ -42,21 +43,21 @@ from loadmaster.graph.go.scores import (
     RunView,
     change_features,
     make_features,
-    operator_numbers,
+    rank,
     take_changes,
 )
-from loadmaster.graph.go.search import UNTRAINED, Go, Policy, ScreenedStretch, load_policy, placement_features
+from loadmaster.graph.go.search import FIRST, UNTRAINED, Go, Policy, ScreenedStretch, first_pairs, load_policy
 from loadmaster.graph.large_neighbourhood import (
     DEVIATION,
     MEAN,
     ORDER_SHARES,
-    Candidates,
     Proposer,
     Standing,
     Stretch,
+    reckon_time,
 )
 from loadmaster.graph.moves import Changes
-from loadmaster.graph.pipeline import WORST
+from loadmaster.graph.pipeline import WORST, batch_size
 from loadmaster.graph.problem import UNFIT
 from loadmaster.learn.checkpoints import BadState, check_same, read_state, state_path, write_state
 from loadmaster.learn.policies import save_policy
@@ -72,6 +73,12 @@ Workers = Callable[[str, Mapping[str, Any], Mapping[str, Any]], AbstractContextM
 
 MOST_LOG = 0.3
 """Larger gains and losses, and plans that do not fit, count as this."""
+NEVER = 2.0
+"""The logarithm of the time of a placement that does not fit, over the best one's."""
+TEMPERATURE = 0.1
+"""Of the shares that placements should have of the first ones, by the logarithms of their times."""
+CASES = 24
+"""Graphs in a batch of first placements."""
 GAIN = 1e-6
 """A change is for the better from this on."""
 TRIED, KEPT = 64, 16
@@ -79,11 +86,11 @@ TRIED, KEPT = 64, 16
 VALIDATION = 10
 """Every such graph is left out of the fit."""
 PER_REQUEST = 2
-REQUESTS = 6
+REQUESTS = 16
 """Graphs in a request, and requests for each worker at once."""
-FIT_SHARE = 0.25
+FIT_SHARE = 0.15
 """Of a round's seconds, for the fit."""
-JUDGED, JUDGED_STRETCHES = 64, 6
+JUDGED, JUDGED_STRETCHES = 96, 6
 """Changes that are judged before a stretch of annealing, and before how many stretches of a search."""
 
 
@@ -131,6 +138,9 @@ class RecordedStretch(ScreenedStretch):
             run = RunView(self.graph, self.climb, start)
             pool = self.pool(rng, run)
             some = rng.permutation(len(pool[0]) - 1)[:JUDGED]
+            if self.learned:  # half of them are those that it would try: there it has to be right
+                utility = rank(self.network, change_features(run, pool))
+                some[: JUDGED // 2] = np.argsort(-utility, kind="stable")[: len(some[: JUDGED // 2])]
             changes = take_changes(pool, some)
             never = np.full(len(some), -1e9)
             judged, _ = self.climb.run(*changes, never, False)
@@ -149,60 +159,50 @@ def logs_over(values: Int64, standing: Standing) -> Float64:
 
 
 class Recorder(Go):
-    """A search that keeps what its candidates looked like and the logarithm of their time over the plan's in hand."""
+    """A search that keeps what its first placements and some small changes looked like, and the logarithm of their time
+    over that of the best placement and of the plan in hand."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(UNTRAINED, screen=1, portfolio=len(policy.portfolio), threads=1)
         self.policy = policy
-        self.rows: list[Float32] = []
-        self.logs: list[Float64] = []
+        self.rows = np.zeros((0, FEATURES), np.float32)
+        self.logs = np.zeros((0, MODES), np.float32)
+        """[K, MODES] of first placements with each fusion; NEVER where that does not fit."""
         self.change_rows: list[Float32] = []
         self.change_logs: list[Float64] = []
         self.tried = np.zeros(len(policy.portfolio))
-        """[P] of the portfolio's members, over the best plan before them."""
-        self._graph: GraphView | None = None
+        """[P] of the portfolio's members with their best fusions, over the best of the other placements."""
 
     def begin(self, meter: Meter, proposer: Proposer, rng: Rng) -> Standing | None:
-        self._graph = GraphView(proposer.decoder)
-        size, self.portfolio = self.portfolio, 0
-        standing = super().begin(meter, proposer, rng)
-        self.portfolio = size
-        if standing is None or proposer.neighbourhoods is None or self.policy.ranker is not None:
-            return standing
-        space, known = proposer.space, self.policy.portfolio
-        device = proposer.portfolio(known[:, :5], known[:, 5].astype(np.int64))
-        mode = next((each for each in space.modes if each.within == standing.within), space.modes[0])
-        plain = np.stack([space.plain(each, mode) for each in device])
-        self.rows.append(placement_features(self._view(proposer, standing), standing, device))
-        values = meter.evaluate_many(space.vectors(plain, np.full(size, mode.within))).value
-        values = np.where(values < 0, WORST, values)
-        self.evaluated(standing, values)
-        self.tried[: len(self.logs[-1])] = self.logs[-1]  # the budget may have ended before all were tried
-        best = int(values.argmin())
-        better = values[best] < standing.value
-        return Standing(plain[best], mode.within, int(values[best])) if better else standing
+        if proposer.neighbourhoods is not None:
+            self._try_placements(proposer, rng)
+        return super().begin(meter, proposer, rng)
 
     def make_stretch(self, proposer: Proposer, begun: float, budget: Budget) -> Stretch:
         network = self.policy.changes
         return RecordedStretch(proposer, begun, budget, network, self.change_rows, self.change_logs)
 
-    def propose(self, proposer: Proposer, rng: Rng, standing: Standing) -> Candidates:
-        drawn = super().propose(proposer, rng, standing)
-        device, operator = proposer.space.devices(drawn.plain), operator_numbers(proposer, drawn)
-        self.rows.append(make_features(self._view(proposer, standing), standing, device, operator))
-        return drawn
-
-    def evaluated(self, standing: Standing, values: Int64) -> None:
-        self.rows[-1] = self.rows[-1][: len(values)]
-        if standing.value < UNFIT:
-            logs = logs_over(values, standing)
-        else:
-            logs = np.where(values < standing.value, -0.1, 0.1)
-        self.logs.append(logs)
-
-    def _view(self, proposer: Proposer, standing: Standing) -> PlanView:
-        assert self._graph is not None
-        return PlanView(self._graph, proposer.space.devices(standing.vector))
+    def _try_placements(self, proposer: Proposer, rng: Rng) -> None:
+        """All first placements with every fusion; that is no part of the search."""
+        space, problem, members = proposer.space, proposer.problem, len(self.tried)
+        made = np.concatenate([self.decode(proposer, rng, TRIED), np.stack(self.starts(proposer))])
+        device, which = np.unique(made, axis=0, return_inverse=True)
+        values = np.full((len(device), MODES), WORST)
+        for mode, fusion in enumerate(space.modes):
+            for begin in range(0, len(device), size := batch_size(problem, 64)):
+                plain = np.stack([space.plain(each, fusion) for each in device[begin : begin + size]])
+                found = problem.score(space.vectors(plain, np.full(len(plain), fusion.within))).value
+                values[begin : begin + size, mode] = np.where(found < 0, WORST, found)
+        best = int(values.min())
+        if best >= UNFIT:
+            return
+        logs = np.log(np.maximum(1, values) / max(1, best))
+        logs = np.where(values >= UNFIT, NEVER, np.minimum(logs, NEVER))
+        first = device[int(reckon_time(proposer, device).argmin())]
+        self.rows = make_features(PlanView(GraphView(proposer.decoder), first), device)
+        self.logs = logs.astype(np.float32)
+        each = logs.min(axis=1)[which.reshape(-1)]
+        self.tried = np.clip(each[:members] - each[members:].min(initial=NEVER), -MOST_LOG, MOST_LOG)
 
 
 def make_searcher(setup: Message) -> Callable[[Message], Message]:
@@ -224,24 +224,24 @@ def make_searcher(setup: Message) -> Callable[[Message], Message]:
 def search_cases(
     numbers: Sequence[int], seed: int, policy: Policy, evaluations: int, own: Own = ()
 ) -> Message:
-    """`rows` [R, F], `logs` [R] and `count` [C] rows of each case; `tried` [C, P] logs of the portfolio's members; of
-    small changes, see `RecordedStretch`, `change_rows`, `change_logs` and their `changes` [C]."""
+    """`rows` [R, F], `logs` [R, MODES] of first placements and `count` [C] rows of each case; `tried` [C, P] logs of the
+    portfolio's members; of small changes, see `RecordedStretch`, `change_rows`, `change_logs` and their `changes` [C]."""
     found: dict[str, list[npt.NDArray[Any]]] = {
         "rows": [np.zeros((0, FEATURES), np.float16)],
-        "logs": [np.zeros(0, np.float32)],
+        "logs": [np.zeros((0, MODES), np.float32)],
         "change_rows": [np.zeros((0, CHANGE_FEATURES), np.float16)],
         "change_logs": [np.zeros(0, np.float32)],
     }
     count, changes, tried = list[int](), list[int](), list[Float64]()
     for number in numbers:
         problem, recorder = make_case(number, seed, own), Recorder(policy)
-        if solve(recorder, problem, Budget(evaluations + len(policy.portfolio)), number).interrupted:
+        if solve(recorder, problem, Budget(evaluations), number).interrupted:
             raise KeyboardInterrupt  # it ends the training, not one of its searches
-        found["rows"] += [each.astype(np.float16) for each in recorder.rows[: len(recorder.logs)]]
-        found["logs"] += [each.astype(np.float32) for each in recorder.logs]
+        found["rows"].append(recorder.rows.astype(np.float16))
+        found["logs"].append(recorder.logs)
         found["change_rows"] += [each.astype(np.float16) for each in recorder.change_rows]
         found["change_logs"] += [each.astype(np.float32) for each in recorder.change_logs]
-        count.append(sum(map(len, recorder.logs)))
+        count.append(len(recorder.logs))
         changes.append(sum(map(len, recorder.change_logs)))
         tried.append(recorder.tried)
     arrays: dict[str, npt.NDArray[Any]] = {name: np.concatenate(each) for name, each in found.items()}
@@ -253,11 +253,11 @@ def search_cases(
 # --- the fit ----------------------------------------------------------------------------------------
 
 
-def fit_ranker(
+def fit_changes(
     network: Network, rows: Float32, logs: Float32, options: Options, rng: Rng, until: float | None = None
 ) -> Network:
-    """Cross-entropy of whether a candidate was for the better, and the square error of the signed root of the logarithm
-    of what it gained."""
+    """Cross-entropy of whether a change was for the better, and the square error of the signed root of the logarithm of
+    what it gained."""
     better = (logs < -GAIN).astype(np.float32)
     gain = (-np.sign(logs) * np.sqrt(np.abs(logs))).astype(np.float32)
 
@@ -272,6 +272,37 @@ def fit_ranker(
             return found
 
         return rows[chosen].astype(np.float32), error
+
+    return descend(network, draw, options, until)
+
+
+def fit_ranker(
+    network: Network,
+    rows: Float32,
+    logs: Float32,
+    case: Int64,
+    options: Options,
+    rng: Rng,
+    until: float | None = None,
+) -> Network:
+    """Cross-entropy of which placement and fusion of a graph is taken; each should be by its time over the best one's."""
+    own_rows = _graphs(case)
+    wanted = np.where(logs < NEVER, np.exp(-logs / TEMPERATURE), 0.0).astype(np.float32)
+
+    def draw() -> tuple[Float32, Callable[[Float32], Float32]]:
+        own = [own_rows[each] for each in rng.integers(len(own_rows), size=CASES).tolist()]
+        index, cuts = np.concatenate(own), np.cumsum([0, *map(len, own)])[:-1]
+        graph = np.repeat(np.arange(CASES), list(map(len, own)))
+
+        def share(amount: Float32) -> Float32:
+            whole = np.add.reduceat(amount.sum(axis=1), cuts)
+            return np.asarray(amount / whole[graph, None])
+
+        def error(out: Float32) -> Float32:
+            out = out - np.maximum.reduceat(out.max(axis=1), cuts)[graph, None]
+            return np.asarray((share(np.exp(out)) - share(wanted[index])) / CASES, dtype=np.float32)
+
+        return rows[index].astype(np.float32), error
 
     return descend(network, draw, options, until)
 
@@ -352,7 +383,7 @@ def _no_data() -> dict[str, npt.NDArray[Any]]:
     """What searches send, and the cases of rows and of changes."""
     return {
         "rows": np.zeros((0, FEATURES), np.float16),
-        "logs": np.zeros(0, np.float32),
+        "logs": np.zeros((0, MODES), np.float32),
         "case": np.zeros(0, np.int64),
         "tried": np.zeros((0, TRIED), np.float32),
         "change_rows": np.zeros((0, CHANGE_FEATURES), np.float16),
@@ -474,13 +505,13 @@ class _Training:
         data, options = self.data, self.options
         rng = np.random.default_rng([self.seed, number, 6])
         half = None if until is None else (now() + until) / 2
-        fitted, left_out = [], []
-        for prefix, shape, end in (("", RANKER, half), ("change_", CHANGES, until)):
-            kept = data[f"{prefix}case"] % VALIDATION != 0
-            rows, logs = data[f"{prefix}rows"][kept], data[f"{prefix}logs"][kept]
-            fitted.append(fit_ranker(shape.make(self.seed, *_moments(rows)), rows, logs, options, rng, end))
-            left_out.append(~kept)
-        ranker, changes = fitted
+        kept = data["case"] % VALIDATION != 0
+        rows, logs = data["rows"][kept], data["logs"][kept]
+        ranker = RANKER.make(self.seed, *_moments(rows))
+        ranker = fit_ranker(ranker, rows, logs, data["case"][kept], options, rng, half)
+        own = data["change_case"] % VALIDATION != 0
+        rows, logs = data["change_rows"][own], data["change_logs"][own]
+        changes = fit_changes(CHANGES.make(self.seed, *_moments(rows)), rows, logs, options, rng, until)
         portfolio = self.policy.portfolio
         if len(data["tried"]):
             portfolio = self.first[choose_portfolio(data["tried"].astype(np.float64), KEPT)]
@@ -488,27 +519,39 @@ class _Training:
         self.rounds.append(
             {
                 "graphs": len(np.unique(data["case"])),
-                "candidates": len(data["logs"]),
-                "better": float((data["logs"] < -GAIN).mean()),
-                "area_under_curve": self._judge("", ranker, left_out[0]),
+                "placements": len(data["logs"]),
+                "first_over_best": self._judge_ranker(ranker, ~kept),
+                "reckoned_over_best": self._judge_ranker(None, ~kept),
                 "changes": len(data["change_logs"]),
                 "changes_better": float((data["change_logs"] < -GAIN).mean()),
-                "changes_area_under_curve": self._judge("change_", changes, left_out[1]),
+                "changes_area_under_curve": self._judge_changes(changes, ~own),
                 "portfolio": _mean_best(data["tried"], self.first, portfolio),
                 "took_seconds": now() - self.started,
             }
         )
         self.report(f"round {number + 1}: {self.rounds[-1]}")
 
-    def _judge(self, prefix: str, network: Network, left_out: Bool) -> float | None:
-        """How a network ranks rows: the mean over graphs that were left out."""
+    def _judge_ranker(self, network: Network | None, left_out: Bool) -> float | None:
+        """The mean logarithm of the best of those that come first over the best of all, of graphs that were left out;
+        without a network, of those that the scheduler reckons best with the first fusion."""
         data = self.data
-        score = network(data[f"{prefix}rows"][left_out].astype(np.float32))[:, 0]
-        better, case = data[f"{prefix}logs"][left_out] < -GAIN, data[f"{prefix}case"][left_out]
-        starts = np.flatnonzero(np.diff(case, prepend=-1))  # rows of a graph are together
+        rows, logs = data["rows"][left_out].astype(np.float32), data["logs"][left_out]
+        found = []
+        for own in _graphs(data["case"][left_out]):
+            if network is None:
+                found.append(logs[own, 0][np.argsort(rows[own, 0], kind="stable")[:FIRST]].min())
+            else:
+                found.append(min(logs[own[row], mode] for row, mode in first_pairs(network(rows[own]))))
+        return float(np.mean(found)) if found else None
+
+    def _judge_changes(self, network: Network, left_out: Bool) -> float | None:
+        """How a network ranks changes: the mean over graphs that were left out."""
+        data = self.data
+        score = network(data["change_rows"][left_out].astype(np.float32))[:, 0]
+        better = data["change_logs"][left_out] < -GAIN
         found = [
             area_under_curve(score[own], better[own])
-            for own in np.split(np.arange(len(case)), starts[1:])
+            for own in _graphs(data["change_case"][left_out])
             if 3 < better[own].sum() < len(own)
         ]
         return float(np.mean(found)) if found else None
@@ -551,6 +594,12 @@ class _Training:
                 object=str(path),
                 remedy="give the .state.npz beside a policy of 'train go'",
             ) from None
+
+
+def _graphs(case: Int64) -> list[Int64]:
+    """Rows of each graph, which are together."""
+    starts = np.flatnonzero(np.diff(case, prepend=-1))
+    return np.split(np.arange(len(case)), starts[1:]) if len(case) else []
 
 
 def _digests(data: Mapping[str, npt.NDArray[Any]]) -> dict[str, str]:
