@@ -426,7 +426,7 @@ def write_page(found: list[dict[str, Any]]) -> None:
         "# Growth",
         "",
         "Made by `python benchmarks/growth.py --before SRC` (`growth.json`): CPU seconds of all threads, one run each, on two",
-        "cores that were shared with a dozen other jobs (which cost caches, and nothing is averaged).",
+        "cores that were shared with a dozen other jobs (which cost caches, and nothing is averaged), `first-fit` on quiet ones.",
         "`first-fit`: one pass in order of size; `allocate`: the whole command; `ratio`: to half the size, scaled",
         "to a doubling. `plan`: `lm.plan` of a saved layered graph with a limit of 60 CPU seconds, all of it; `zoo`: a workload",
         "loaded for the first time; `import`: a layered graph's file read, such as a compiler or a converter leaves.",
