@@ -314,7 +314,7 @@ def fit_line() -> str:
     return (
         f"half the GPU memory of {len(saved) + refused} others' models, **measured** | "
         f"{1 - _mean([1 - each for each in saved]):.1%} less time, faster on {sum(each > NOISE for each in saved)}, "
-        f"failed on {refused} | than the best peer | –"
+        f"failed {refused} | than the best peer | –"
     )
 
 
