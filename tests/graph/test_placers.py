@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from generate_graph import random_graph
 from graph.slow_placers import NobodyHasRoom, Slow
 from loadmaster.graph import UNFIT, Base, GraphOptimization
-from loadmaster.graph.list_placers import favourites, group_edges
+from loadmaster.graph.list_placers import favourites, group_edges, parts
 from loadmaster.graph.pipeline import seeds
 from loadmaster.graph.placers import NONE, Places, first_come_keys, follow_base
 from loadmaster.machine import load_machine
@@ -264,3 +265,14 @@ def test_classical_beats_its_parts() -> None:
             part = run(problem, name).value
             assert part is None or solution.value <= part, name
         assert problem.bound().value <= solution.value < 0.8 * problem.reference_ps
+
+
+def test_metis_says_nothing_on_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
+    """One group that outweighs the rest leaves parts empty: METIS prints so, which would break a command's JSON."""
+    metis = pytest.importorskip("pymetis")
+    start, other = np.array([0, 1, 3, 5, 7, 9, 10]), np.array([1, 0, 2, 1, 3, 2, 4, 3, 5, 4])
+    print("before", flush=True)
+    part = parts(metis, 4, start, other, np.ones(10, dtype=np.int64), np.array([1e6, 1, 1, 1, 1, 1]))
+    print("after", flush=True)
+    ctypes.CDLL(None).fflush(None)
+    assert len(part) == 6 and capfd.readouterr().out == "before\nafter\n"

@@ -9,7 +9,12 @@ share of the group's later transfers counted when its device is chosen; the best
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
+import threading
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -188,19 +193,47 @@ class Metis(Placer):
         cost = np.maximum(problem.durations, 0).min(axis=1) * problem.program.op_repeat[problem.node_op]
         work = np.bincount(problem.node_group, cost, minlength=problem.groups)
         for weight in (work, places.bytes):
-            yield _parts(metis, problem.devices, start, other, bytes_, weight)
+            yield parts(metis, problem.devices, start, other, bytes_, weight)
 
 
-def _parts(metis: Any, devices: int, start: Int64, other: Int64, bytes_: Int64, weight: Any) -> Int32:
-    _, part = metis.part_graph(
-        devices,
+def parts(metis: Any, devices: int, start: Int64, other: Int64, bytes_: Int64, weight: Any) -> Int32:
+    """[G] the device of each group: few bytes between devices, equal weight on each."""
+    edges, between, inside = (
         metis.CSRAdjacency(start.tolist(), other.tolist()),
-        eweights=_scaled(bytes_),
-        vweights=_scaled(weight),
-        recursive=False,
-        options=metis.Options(seed=0),
+        _scaled(bytes_),
+        _scaled(weight),
     )
+    with _silent():
+        _, part = metis.part_graph(
+            devices, edges, eweights=between, vweights=inside, recursive=False, options=metis.Options(seed=0)
+        )
     return np.array(part, dtype=np.int32)
+
+
+_SILENT = threading.Lock()
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Nothing reaches standard output meanwhile: where a part stays empty METIS says so there, whatever its options,
+    in the midst of a command's table or JSON."""
+    with _SILENT, contextlib.ExitStack() as after:
+        try:
+            flush = ctypes.CDLL(None).fflush  # what C has printed so far waits in a buffer of its own
+            kept = os.dup(1)
+        except (OSError, TypeError, AttributeError):  # no standard output, or no C library by that name
+            yield
+            return
+        after.callback(os.close, kept)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        after.callback(os.close, nowhere)
+        flush(None)
+        os.dup2(nowhere, 1)
+        try:
+            yield
+        finally:
+            flush(None)
+            os.dup2(kept, 1)
 
 
 def _scaled(weight: Any) -> list[int]:
