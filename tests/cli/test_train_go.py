@@ -86,3 +86,11 @@ def test_an_interrupted_training_says_the_line_that_goes_on(
         assert [(program.name, machine.name) for program, machine in each.pop("own")] == [(MODEL, "p100x2")]
         each.pop("report")
     assert again == first
+
+
+def test_what_is_printed_after_a_training_learns_more(run: Any) -> None:
+    """A time limit is shared out over all rounds: a finished training has none left to go on with."""
+    said = run("train", "go", f"{MODEL}@p100x2", "--time-limit", "60s", "--out", "p.npz", *SMALL).out
+    assert "go on:" not in said
+    line = said.partition("more:    loadmaster ")[2].partition("\n")[0]
+    assert line == "train go --time-limit 60s --init p.npz --out p-more.npz"

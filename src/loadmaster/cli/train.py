@@ -115,8 +115,12 @@ def command(
     state = state_path(out)
     words += ["--resume", str(state), "--out", str(out), "--overwrite"]
     go_on = join(["loadmaster", "train", agent, *words])
-    more = f"more:    loadmaster train {agent} {join(['--init', str(out), '--out', f'{out.stem}-more.npz'])}"
-    if time_limit is not None and budget is None:  # nothing but the clock ended it
+    limit = ["--time-limit", time_limit] if agent == "go" and time_limit is not None else []
+    again = [*limit, "--init", str(out), "--out", f"{out.stem}-more.npz"]
+    more = f"more:    {join(['loadmaster', 'train', agent, *again])}"
+    if (
+        time_limit is not None and budget is None and agent != "go"
+    ):  # nothing but the clock ended it; go has no more rounds
         more = f"go on:   {go_on}"
     use = _typed(models[0], machine) if models else list(TRY[agent])
     before = _written(state)
