@@ -82,10 +82,12 @@ def check_same(
     path: Path, about: Mapping[str, Any], options: Mapping[str, Any], seed: int, agent: str
 ) -> None:
     """Raise where a state was made with other options, or with another seed: it can't be gone on with then."""
-    known = about.get("options")
-    if not isinstance(known, dict):
+    known, whose = about.get("options"), about.get("agent", agent)
+    if whose != agent or not isinstance(known, dict):
+        unsaid = "it does not say with which options it was trained"
+        why = unsaid if whose == agent else f"it is of 'train {str(whose)[:80]}'"
         raise BadState(
-            f"'{path}' can't be resumed: it does not say with which options it was trained",
+            f"'{path}' can't be resumed: {why}",
             object=str(path),
             remedy=f"give the .state.npz beside a policy of 'train {agent}'",
         )

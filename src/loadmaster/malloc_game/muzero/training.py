@@ -348,7 +348,8 @@ class _Training:
 
     def _write_state(self, out: Path, linear: LinearScore, progress: Progress) -> None:
         state = {**progress.arrays(), "feature_mean": linear.mean, "feature_deviation": linear.deviation}
-        write_state(state_path(out), state, {"options": asdict(self.options), "seed": self.seed})
+        about = {"agent": "muzero", "options": asdict(self.options), "seed": self.seed}
+        write_state(state_path(out), state, about)
 
     def _header(self, row: dict[str, Any], changes: list[dict[str, Any]]) -> dict[str, Any]:
         trained_on = {

@@ -187,7 +187,8 @@ class _Training:
             save_policy(out, both, _header(options, self.seed, len(self.own), [*self.rows, row]))
             kept = {**progress.arrays(), "feature_mean": network.mean, "feature_deviation": network.deviation}
             state.update({prefix + name: each for name, each in kept.items()})
-            write_state(state_path(out), state, {"options": _common(options), "seed": self.seed})
+            about = {"agent": "egrl", "options": _common(options), "seed": self.seed}
+            write_state(state_path(out), state, about)
 
         with self._fitness(network) as fitness:
             for _ in evolve(options, progress, fitness, logs=1, seconds=seconds):
