@@ -69,7 +69,7 @@ WRONG = {
     "id,lower,upper,size\na,0,1,99999999999999999999\n": "beyond 2\\^62",
     "id,lower,upper,size\na,5,5,4\n": "line 2: buffer 'a' ends at 5 before it begins",
     "id,lower,upper,size\na,0,1,-4\n": "line 2: buffer 'a' has -4 bytes",
-    "id,lower,upper,size\na,0,1,4\na,0,1,4\n": "two buffers have one id",
+    "id,lower,upper,size\na,0,1,4\na,0,1,4\n": "line 3: two buffers have one id, 'a'",
     "id,lower,upper,size,alignment\na,0,1,4,0\n": "buffer 'a' has alignment 0",
     "id,lower,upper,size,alignment,offset\na,0,1,4,8,4\n": "pinned to 4, off its alignment",
     "id,lower,upper,size,alignment,hint\na,0,1,4,8,4\n": "misaligned hint 4",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -110,7 +111,8 @@ class Buffers:
 
     def _checked(self) -> Buffers:
         if len(set(self.ids)) != len(self):
-            raise BadBuffers("two buffers have one id", object="ids", remedy="give each its own")
+            twice = next(name for name, count in Counter(self.ids).items() if count > 1)
+            raise BadBuffers(f"two buffers have one id, '{twice}'", object=twice, remedy="give each its own")
         safe = np.maximum(1, self.alignment)
         rules = (
             (self.upper <= self.lower, "ends at {} before it begins", self.upper, "let upper be above lower"),

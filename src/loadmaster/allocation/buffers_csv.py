@@ -216,7 +216,8 @@ def _parse_any(text: str, where: str) -> Buffers:
             benefit=benefit or None,
         )
     except LoadmasterError as error:
-        line = lines[ids.index(error.object)] if error.object in ids else line
+        # the last of them, where two have one id
+        line = dict(zip(ids, lines, strict=True)).get(str(error.object), line)
         raise _error(
             where, line, error.message.removesuffix(f": {error.remedy}"), error.remedy or "mend it"
         ) from None

@@ -281,6 +281,8 @@ def render_blame(
             for b in blamed[:_MOST_ROWS]
         ]
         title = f"{len(blamed)} buffers that do not fit together, and would without any one of them"
+        if len(blamed) == 1:
+            title = "one buffer that does not fit by itself"
         blocks.append(Table(("to blame", "bytes", "alive"), cells, title))
     row = {
         "what": "infeasible",
