@@ -139,6 +139,10 @@ WRONG = {
         "belongs to another program \\('other'\\)",
     ),
     "another machine": (document(machine={"name": "gpu", "hash": "00"}), "belongs to another machine"),
+    "another arena": (
+        document(machine={"name": "arena", "hash": "00"}),
+        "as --machine arena:SIZE, or arena:unlimited",
+    ),
 }
 
 

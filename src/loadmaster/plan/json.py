@@ -200,6 +200,8 @@ def _foreign(where: str, what: str, theirs: Any, ours: str, claimed: str) -> Bad
     elif what == "machine" and kind == ours.partition(":")[0] and "=" in capacity and name != ours:
         sizes = " --capacity ".join(capacity.split(","))
         remedy = f"it was made for another capacity, so give --capacity {sizes}"
+    elif what == "machine" and name == "arena":
+        remedy += ", as --machine arena:SIZE, or arena:unlimited where only the order was sought"
     return _error(where, f"it belongs to another {what} ('{name}')", remedy, claimed[:12])
 
 
