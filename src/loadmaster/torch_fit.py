@@ -315,6 +315,23 @@ def backend(
     return compile_graph(session, module, inputs)
 
 
+def _budget(search: Any) -> Budget:
+    if isinstance(search, Budget):
+        return search
+    try:
+        seconds = float(search)
+    except (TypeError, ValueError):
+        seconds = -1.0
+    if not seconds >= 0:
+        raise BadMachine(
+            f"search can't be {search!r}",
+            object="search",
+            number=str(search),
+            remedy="give seconds, or a Budget",
+        )
+    return Budget(seconds=seconds)
+
+
 def _session(
     name: str,
     *,
@@ -339,7 +356,7 @@ def _session(
         machine=known or load_machine("h200"),
         memory=None if isinstance(size, Share) else size.count,
         share=size.part if isinstance(size, Share) else None,
-        budget=search if isinstance(search, Budget) else Budget(seconds=float(search)),
+        budget=_budget(search),
         background=background,
         choose_weights=weights == "auto" and where.type == "cuda",
         say=_silent if quiet else _say,

@@ -106,6 +106,9 @@ def test_what_is_no_module_or_has_no_values_is_refused() -> None:
         fitted(Stack(1), rows(), weights="disk")
     with pytest.raises(LoadmasterError, match="there is no device"):
         fitted(Stack(1), rows(), device="mps")
+    for search in ("20s", -1, float("nan")):
+        with pytest.raises(LoadmasterError, match=r"search can't be .*: give seconds, or a Budget"):
+            fitted(Stack(1), rows(), search=search)
 
 
 @pytest.mark.parametrize("training", [False, True])
