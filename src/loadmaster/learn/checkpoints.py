@@ -62,7 +62,7 @@ def write_state(path: Path, state: State, about: Mapping[str, Any]) -> None:
 
 
 def read_state(path: Path, agent: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(arrays by name, what made them) of a file of `write_state`; `agent` is for the error."""
+    """(arrays by name, what made them) of a file of `write_state`, by this agent or by one that it does not say."""
 
     def refuse(reason: str) -> BadState:
         return BadState(
@@ -75,6 +75,8 @@ def read_state(path: Path, agent: str) -> tuple[dict[str, Any], dict[str, Any]]:
     about = json_entry(stored, "about", refuse)
     if not isinstance(about, dict):
         raise refuse("it does not say what made it")
+    if (whose := about.get("agent", agent)) != agent:
+        raise refuse(f"it is of 'train {str(whose)[:80]}'")
     return {name.removeprefix("array."): stored[name] for name in stored if name != "about"}, about
 
 
@@ -82,12 +84,10 @@ def check_same(
     path: Path, about: Mapping[str, Any], options: Mapping[str, Any], seed: int, agent: str
 ) -> None:
     """Raise where a state was made with other options, or with another seed: it can't be gone on with then."""
-    known, whose = about.get("options"), about.get("agent", agent)
-    if whose != agent or not isinstance(known, dict):
-        unsaid = "it does not say with which options it was trained"
-        why = unsaid if whose == agent else f"it is of 'train {str(whose)[:80]}'"
+    known = about.get("options")
+    if not isinstance(known, dict):
         raise BadState(
-            f"'{path}' can't be resumed: {why}",
+            f"'{path}' can't be resumed: it does not say with which options it was trained",
             object=str(path),
             remedy=f"give the .state.npz beside a policy of 'train {agent}'",
         )

@@ -117,6 +117,19 @@ def test_policies_that_do_not_fit_are_refused(tmp_path: Path) -> None:
             load_policy(str(path))
 
 
+def test_a_policy_of_the_other_profile_is_called_so(tmp_path: Path) -> None:
+    """Both are files of `train muzero`: to train again, or to give other sizes, would not help."""
+    path = tmp_path / "p.npz"
+    save_policy(path, {"grid": np.zeros(2)}, {"network": "width = 256"})
+    with pytest.raises(BadPolicy, match=r"muzero as published.*: give --set profile=paper"):
+        load_policy(str(path))
+    pytest.importorskip("jax")
+    from loadmaster.malloc_game.muzero import paper
+
+    with pytest.raises(BadPolicy, match=r"is a score for the board.*: leave --set profile out"):
+        paper.load_policy("pretrained:board", None)  # type: ignore[arg-type]
+
+
 def test_settings_that_make_no_sense_are_refused() -> None:
     for options in ({"batch": 0}, {"elites": 0}, {"feedback": 2.0}, {"colour": 1}, {"init": ""}):
         with pytest.raises(LoadmasterError):

@@ -232,6 +232,12 @@ def load_policy(name: str) -> Policy:
         fine = _fits(policy)
     except (KeyError, TypeError, ValueError, OverflowError, BadOption):
         fine = False
+    if not fine and "network" in about:
+        raise BadPolicy(
+            f"policy '{name}' is a network of muzero as published, with no score for the board",
+            object=name,
+            remedy="give --set profile=paper with it",
+        )
     if not fine:
         raise BadPolicy(
             f"policy '{name}' has no score for the board",

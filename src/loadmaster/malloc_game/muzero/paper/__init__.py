@@ -223,6 +223,12 @@ AUTO, SCRATCH = "auto", "scratch"
 
 def load_policy(name: str | Path, like: Network) -> Network:
     """A trained network of the same shapes as `like`."""
+    if "heads" in policies.read_policy(name, AGENT)[0]:
+        raise policies.BadPolicy(
+            f"policy '{name}' is a score for the board, no network of muzero as published",
+            object=str(name),
+            remedy="leave --set profile out, or give a file of 'loadmaster train muzero --set profile=paper'",
+        )
     network: Network = policies.load_policy(
         name,
         like,
