@@ -2,7 +2,7 @@
 
     python benchmarks/fit_sweep.py --out sweep.json                      all models, inference and training, CPU
     python benchmarks/fit_sweep.py --only 'timm/*' --modes train --out sweep.json --resume
-    python benchmarks/fit_sweep.py --scale gpu --device cuda --out sweep.json
+    python benchmarks/fit_sweep.py --scale gpu --device cuda --jobs 6 --shuffle 0 --limit 240 --out sweep.json
     python benchmarks/fit_sweep.py --backend aot_eager --out eager.json  torch.compile in fit's place
     python benchmarks/fit_sweep.py --scale gpu --device meta             only builds, and counts the weights
 
@@ -27,8 +27,10 @@ import gc
 import importlib.metadata
 import inspect
 import json
+import math
 import multiprocessing
 import os
+import random
 import resource
 import signal
 import subprocess
@@ -582,13 +584,21 @@ class Running:
 
 
 def sweep(
-    tasks: list[Task], jobs: int, timeout: float, finished: Callable[[Task, Finding, float], None]
+    tasks: list[Task],
+    jobs: int,
+    timeout: float,
+    finished: Callable[[Task, Finding, float], None],
+    limit: float = math.inf,
 ) -> None:
-    """Run all tasks, so many at a time."""
-    context = multiprocessing.get_context("fork")
+    """Run all tasks, so many at a time; after `limit` seconds those that run are ended, and nothing is said of them."""
+    context, ends = multiprocessing.get_context("fork"), time.monotonic() + limit
     waiting, running = list(reversed(tasks)), list[Running]()
     with tempfile.TemporaryDirectory() as folder:
         while waiting or running:
+            if time.monotonic() > ends:
+                for each in running:
+                    conclude(each, True, timeout)
+                return
             while waiting and len(running) < jobs:
                 task = waiting.pop()
                 ours, theirs = context.Pipe(duplex=False)
@@ -741,6 +751,10 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for a case in one mode")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds for all of them")
+    parser.add_argument(
+        "--shuffle", type=int, help="seed of another order, for a part of all that has all kinds"
+    )
     parser.add_argument("--only", default="*", help="patterns of names, with commas: 'timm/*,*/bert'")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--scale", choices=("tiny", "gpu"), default="tiny")
@@ -780,6 +794,8 @@ def main() -> None:
         for mode in modes
         if mode == "inference" or case.trains
     ]
+    if options.shuffle is not None:
+        random.Random(options.shuffle).shuffle(tasks)
     rows: list[dict[str, Any]] = []
     if options.resume and options.out and options.out.exists():
         rows = json.loads(options.out.read_text(encoding="utf-8"))["rows"]
@@ -804,7 +820,7 @@ def main() -> None:
         print(f"{count}/{total} {task.case} {task.mode}: {finding.outcome} {wall:.1f} s {note}", flush=True)
 
     try:
-        sweep(tasks, options.jobs, options.timeout, finished)
+        sweep(tasks, options.jobs, options.timeout, finished, options.limit)
     except KeyboardInterrupt:
         print("interrupted: --resume goes on from here")
     show(rows)
