@@ -22,8 +22,9 @@ from torch import nn  # noqa: E402
 from fit_cases import QUICK, WIDTH, Parts, Stack, gradients, pair, rows, same, session_of, step  # noqa: E402
 from loadmaster import torch_fit  # noqa: E402
 from loadmaster.errors import LoadmasterError  # noqa: E402
-from loadmaster.execute.calls import Fingerprint, Fingerprints, Rows, Trial  # noqa: E402
+from loadmaster.execute.calls import Rows, Trial  # noqa: E402
 from loadmaster.execute.graphs import PlannedGraph, Session, State  # noqa: E402
+from loadmaster.execute.pinned import Fingerprint, Fingerprints  # noqa: E402
 from loadmaster.execute.session import Origin  # noqa: E402
 from loadmaster.execute.walk import Walk  # noqa: E402
 from loadmaster.machine import load_machine  # noqa: E402

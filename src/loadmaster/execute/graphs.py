@@ -20,7 +20,7 @@ from loadmaster import clock
 from loadmaster.errors import BadMachine, LoadmasterError, Refused, require
 from loadmaster.execute import own_allocator
 from loadmaster.execute.calls import CallExecutor, Paused, storage_users
-from loadmaster.execute.session import GRAIN, MoveToDevice, Session, State
+from loadmaster.execute.session import GRAIN, MoveWeights, Session, State
 from loadmaster.machine.machine import Machine
 from loadmaster.offload.kind import KernelRoom, kernel_room, make_offload
 from loadmaster.offload.model import Kernels
@@ -429,21 +429,25 @@ class PlannedGraph:
         plans with what that leaves, or with all of them on the host."""
         session = self.session
         held = session.static_bytes + session.trained_bytes + session.state_bytes + session.grown_bytes
-        there = self._captured(args, hold=True)
         assert self._program is not None
-        program = replace(there.program, costs=self._program.costs)
-        needed = self._needed(program) + held - session.grown_bytes
+        other = self._captured(args, hold=not session.hold_statics)
+        programs = {
+            session.hold_statics: self._program,
+            not session.hold_statics: replace(other.program, costs=self._program.costs),
+        }
         if session.memory is None:
             assert session.share is not None
+            needed = self._needed(programs[True]) + held - session.grown_bytes
             session.memory = int(session.share * needed) + session.grown_bytes
         small = session.machine.with_capacity(self._fast, max(1, session.memory - held))
         whole = session.machine.with_capacity(self._fast, max(1, session.memory - session.grown_bytes))
-        resident = least_bound(program, lambda each: make_offload(each, small, self._room))
-        streamed = least_bound(self._program, lambda each: make_offload(each, whole, self._room))
+        resident = least_bound(programs[True], lambda each: make_offload(each, small, self._room))
+        streamed = least_bound(programs[False], lambda each: make_offload(each, whole, self._room))
         step = 2 * session.trained_bytes + session.state_bytes
-        link = min(each.bandwidth for each in session.machine.links)
-        if resident is not None and (streamed is None or resident <= streamed + step * PICOSECONDS // link):
-            raise MoveToDevice
+        if streamed is not None:
+            streamed += step * PICOSECONDS // min(each.bandwidth for each in session.machine.links)
+        if session.hold_statics != (resident is not None and (streamed is None or resident <= streamed)):
+            raise MoveWeights
 
     def _measure(self, captured: Captured) -> None:
         """The program with the times of its ops, and what its kernels take."""
@@ -595,7 +599,8 @@ class PlannedGraph:
                 roles.append(Role(TensorKind.WEIGHT, f"state {at}", held=True))
                 continue
             static = session.statics.get(arg.untyped_storage().data_ptr()) if arg.numel() else None
-            held = (session.is_cuda and arg.is_cuda) or (hold and (session.is_cuda or static is not None))
+            there = arg.is_cuda if hold == session.hold_statics else hold
+            held = (session.is_cuda and there) or (hold and (session.is_cuda or static is not None))
             fixed = static is not None and not (training and static.trained)
             # What an optimizer changes every step has to come anew every step, and is no weight to the planner.
             kind = TensorKind.WEIGHT if fixed or held else TensorKind.INPUT
