@@ -324,6 +324,16 @@ def test_a_kernel_that_takes_more_is_planned_for(monkeypatch: pytest.MonkeyPatch
     assert same(step(model, rows(MANY, seed=2)).isfinite(), torch.tensor(True))
 
 
+def test_a_kernel_that_takes_more_after_results_are_to_be_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the two calls of a step it was decided to capture the graph anew."""
+    plain, model = pair(Stack, rows(MANY), training=True)
+    wanted = step(plain, rows(MANY))
+    scarce, loss = Scarce(monkeypatch, late=True), model(rows(MANY)).square().mean()
+    session_of(model).graphs[0].deliver()
+    loss.backward()
+    assert scarce.raised == 1 and same(loss.detach(), wanted) and same(gradients(model), gradients(plain))
+
+
 @torch.no_grad()
 def test_a_kernel_that_takes_more_in_inference(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, model = pair(Stack, rows(MANY), memory="5MiB")

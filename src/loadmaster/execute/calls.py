@@ -267,15 +267,15 @@ class CallExecutor(Executor):
         """Whether this call is timed, or comes before those."""
         return self._calls < WARM_CALLS or self._trial.is_open(self._as_graph)
 
+    @property
     def _may_begin(self) -> bool:
-        """Whether a call may begin before it is known that weights are what they were: it is a CUDA graph that changes
-        nothing but its results, and can be made again."""
-        known = self._as_graph and not self._is_tried and self._trial.as_graph and False in self._graphs
-        return known and self.captured.forward_ops is None and not self.states and not self._draws
+        """Whether a call may begin before it is known that weights are what they were: it changes nothing but its
+        results, and can be made again."""
+        return self.captured.forward_ops is None and not (self._is_tried or self.states or self._draws)
 
     def forward(self, args: Sequence[Any]) -> list[Any]:
         """The results of the forward call, in order; None where there is none."""
-        early = self._may_begin()
+        early = self._may_begin
         if not early:
             self._refresh(args)
         recording = self._as_graph and self._calls >= WARM_CALLS and self._trial.as_graph
@@ -294,9 +294,6 @@ class CallExecutor(Executor):
         self._set_placed(frozenset(given.tensor for given, _ in ready))
         recording &= self._hand_out(late=False, fixed=recording)
         self._seconds, self._records = 0.0, False
-        if early and not (recording and False in self._graphs):
-            self._refresh(args)
-            early = False
         with self._running():
             for given, value in ready:
                 self._place(given, value)

@@ -116,7 +116,8 @@ class PlannedGraph:
         self._program: Program | None = None
         self._capacity = 0
         self._shrunk = 1.0
-        self._learned: dict[int, int] = {}
+        self._learned: dict[str, int] = {}
+        """Node -> bytes that its kernel takes for itself."""
         self._better: Choice | None = None
         self._searches: list[threading.Thread] = []
         self._away = False
@@ -493,8 +494,8 @@ class PlannedGraph:
             ops = self._program.n_ops if self._program is not None else 0
             kernels = room.kernels or Kernels(np.zeros(ops, dtype=np.int64))
             workspace = kernels.workspace.copy()
-            for op, count in learned.items():
-                workspace[op] = max(int(workspace[op]), count)
+            for op, node in enumerate([] if self._base is None else self._base.op_node):
+                workspace[op] = max(int(workspace[op]), learned.get(node, 0))
             room = replace(room, kernels=replace(kernels, workspace=workspace))
         try:
             return make_offload(repeated, machine, room)
@@ -644,12 +645,10 @@ class PlannedGraph:
         count, step = int(found[1]), int(found[2])
         op = self._executor.script.steps[step].call.op
         node = self.choice.captured.op_node[op]
-        assert self._base is not None
-        base = self._base.op_node.index(node)
-        before = self._learned.get(base, 0)
-        if self._room.kernels is not None:
-            before = max(before, int(self._room.kernels.workspace[base]))
-        self._learned[base] = max(count, before) + count  # it may ask for more than once
+        before = self._learned.get(node, 0)
+        if self._room.kernels is not None and self._base is not None:
+            before = max(before, int(self._room.kernels.workspace[self._base.op_node.index(node)]))
+        self._learned[node] = max(count, before) + count  # it may ask for more than once
         self.session.say(f"'{node}' takes {show_bytes(count)} for itself: planning again")
         return True
 
