@@ -39,10 +39,11 @@ from loadmaster.execute.optimizer import STREAM_BYTES, StreamedOptimizer, fuse, 
 from loadmaster.execute.pinned import LARGE, lock_pages
 from loadmaster.execute.session import (
     Measure,
-    MoveToDevice,
+    MoveWeights,
     Session,
     know,
     know_statics,
+    likely_on_device,
     measure_link,
     to_device,
     to_host,
@@ -94,9 +95,13 @@ class Fitted:
                 if not session.called and session.fill_origins():  # it ran on the host, without its inputs
                     found = self._called(*moved[0], **moved[1])
                 break
-            except MoveToDevice:
+            except MoveWeights:
                 session.graphs.clear()
-                to_device(self.module, session)
+                if session.hold_statics:
+                    to_host(self.module, session)
+                    know_statics(self.module, session)
+                else:
+                    to_device(self.module, session)
         session.origins = {}  # what callers gave is theirs again
         traced = Traced.now().since(before)
         if traced != NOTHING:
@@ -137,6 +142,7 @@ class Fitted:
             "needed_bytes": max((each.get("needed_bytes", 0) for each in graphs), default=0)
             + session.held_bytes,
             "predicted_seconds": sum(each.get("predicted_seconds", 0.0) for each in in_call),
+            "optimizer_seconds": session.step_seconds,
             "resident_seconds": sum(each.get("resident_seconds", 0.0) for each in in_call),
             "bound_seconds": sum(each.get("bound_seconds", 0.0) for each in in_call),
             "seconds": dict(self.seconds),
@@ -245,10 +251,10 @@ def fit(
     fitted = Fitted(model, session, compiled)
     fitted.seconds["prepare"] = clock.now() - began
     _attach(model, fitted)
-    if weights == "device":
-        to_device(model, session)
     if optimizer is not None:
         session.state_bytes = state_bytes(optimizer)
+    if weights == "device" or likely_on_device(session):
+        to_device(model, session)
     if positional or named:
         try:
             _try_once(fitted, positional, named)
@@ -348,6 +354,10 @@ def _session(
     """What the graphs of a model share, by the options of `fit`."""
     where = _device(device)
     size = _parse_memory(memory, where)
+    if cache is not None and not isinstance(cache, str | os.PathLike):
+        raise BadMachine(
+            f"cache can't be {cache!r}", object="cache", number=str(cache), remedy="give the path of a folder"
+        )
     folder = None if cache is None else Path(cache)
     known = load_machine(machine) if isinstance(machine, str) else machine
     session = Session(
@@ -492,7 +502,7 @@ def _measure(session: Session, cache: Path | None) -> Measure:
     def measure(captured: Captured) -> MeasuredCosts:
         if not any(graph.is_waiting for graph in session.graphs):
             session.drop_block()  # an op alone may take all of the memory
-        code = session.grown_bytes  # it is no part of what the allocator has
+        code = session.grown_bytes  # is no part of what the allocator has
         with session.growing():
             found = sample_ops(
                 captured,

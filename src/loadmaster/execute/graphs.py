@@ -20,7 +20,7 @@ from loadmaster import clock
 from loadmaster.errors import BadMachine, BadProgram, LoadmasterError, Refused, require
 from loadmaster.execute import own_allocator
 from loadmaster.execute.calls import CallExecutor, Paused, storage_users
-from loadmaster.execute.session import GRAIN, MoveToDevice, Session, State
+from loadmaster.execute.session import GRAIN, MoveWeights, Session, State
 from loadmaster.machine.machine import Machine
 from loadmaster.offload.kind import KernelRoom, kernel_room, make_offload
 from loadmaster.offload.model import Kernels
@@ -122,7 +122,8 @@ class PlannedGraph:
         self._shrunk = 1.0
         self._parts = 1
         """Of the batch, computed one after another."""
-        self._learned: dict[int, int] = {}
+        self._learned: dict[str, int] = {}
+        """Node -> bytes that its kernel takes for itself."""
         self._better: Choice | None = None
         self._searches: list[threading.Thread] = []
         self._away = False
@@ -471,21 +472,25 @@ class PlannedGraph:
         plans with what that leaves, or with all of them on the host."""
         session = self.session
         held = session.static_bytes + session.trained_bytes + session.state_bytes + session.grown_bytes
-        there = self._captured(args, hold=True)
         assert self._program is not None
-        program = replace(there.program, costs=self._program.costs)
-        needed = self._needed(program) + held - session.grown_bytes
+        other = self._captured(args, hold=not session.hold_statics)
+        programs = {
+            session.hold_statics: self._program,
+            not session.hold_statics: replace(other.program, costs=self._program.costs),
+        }
         if session.memory is None:
             assert session.share is not None
+            needed = self._needed(programs[True]) + held - session.grown_bytes
             session.memory = int(session.share * needed) + session.grown_bytes
         small = session.machine.with_capacity(self._fast, max(1, session.memory - held))
         whole = session.machine.with_capacity(self._fast, max(1, session.memory - session.grown_bytes))
-        resident = least_bound(program, lambda each: make_offload(each, small, self._room))
-        streamed = least_bound(self._program, lambda each: make_offload(each, whole, self._room))
+        resident = least_bound(programs[True], lambda each: make_offload(each, small, self._room))
+        streamed = least_bound(programs[False], lambda each: make_offload(each, whole, self._room))
         step = 2 * session.trained_bytes + session.state_bytes
-        link = min(each.bandwidth for each in session.machine.links)
-        if resident is not None and (streamed is None or resident <= streamed + step * PICOSECONDS // link):
-            raise MoveToDevice
+        if streamed is not None:
+            streamed += step * PICOSECONDS // min(each.bandwidth for each in session.machine.links)
+        if session.hold_statics != (resident is not None and (streamed is None or resident <= streamed)):
+            raise MoveWeights
 
     def _measure(self, captured: Captured) -> None:
         """The program with the times of its ops, and what its kernels take."""
@@ -531,8 +536,8 @@ class PlannedGraph:
             ops = self._program.n_ops if self._program is not None else 0
             kernels = room.kernels or Kernels(np.zeros(ops, dtype=np.int64))
             workspace = kernels.workspace.copy()
-            for op, count in learned.items():
-                workspace[op] = max(int(workspace[op]), count)
+            for op, node in enumerate([] if self._base is None else self._base.op_node):
+                workspace[op] = max(int(workspace[op]), learned.get(node, 0))
             room = replace(room, kernels=replace(kernels, workspace=workspace))
         try:
             return make_offload(repeated, machine, room)
@@ -641,7 +646,8 @@ class PlannedGraph:
                 roles.append(Role(TensorKind.WEIGHT, f"state {at}", held=True))
                 continue
             static = session.statics.get(arg.untyped_storage().data_ptr()) if arg.numel() else None
-            held = (session.is_cuda and arg.is_cuda) or (hold and (session.is_cuda or static is not None))
+            there = arg.is_cuda if hold == session.hold_statics else hold
+            held = (session.is_cuda and there) or (hold and (session.is_cuda or static is not None))
             fixed = static is not None and not (training and static.trained)
             # What an optimizer changes every step has to come anew every step, and is no weight to the planner.
             kind = TensorKind.WEIGHT if fixed or held else TensorKind.INPUT
@@ -685,12 +691,10 @@ class PlannedGraph:
         count, step = int(found[1]), int(found[2])
         op = self._executor.script.steps[step].call.op
         node = self.choice.captured.op_node[op]
-        assert self._base is not None
-        base = self._base.op_node.index(node)
-        before = self._learned.get(base, 0)
-        if self._room.kernels is not None:
-            before = max(before, int(self._room.kernels.workspace[base]))
-        self._learned[base] = max(count, before) + count  # it may ask for more than once
+        before = self._learned.get(node, 0)
+        if self._room.kernels is not None and self._base is not None:
+            before = max(before, int(self._room.kernels.workspace[self._base.op_node.index(node)]))
+        self._learned[node] = max(count, before) + count  # it may ask for more than once
         self.session.say(f"'{node}' takes {show_bytes(count)} for itself: planning again")
         return True
 

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from loadmaster.errors import require
 from loadmaster.execute import own_allocator
-from loadmaster.execute.calls import Fingerprint, Rows, storage_users
+from loadmaster.execute.calls import Rows, storage_users
 from loadmaster.execute.pinned import (
     LARGE,
+    Fingerprint,
     HostMemory,
     copy_rate,
     flat,
@@ -44,6 +45,8 @@ MOST_CODE = 2**29
 """Bytes that loaded kernels may take."""
 CODE_SLACK = 2**22
 """So many more are not worth another plan."""
+LIKELY_SHARE = 0.9
+"""Of the memory that weights and all that an optimizer needs may take."""
 Found = TypeVar("Found")
 Measure = Callable[[Captured], MeasuredCosts | None]
 
@@ -119,8 +122,9 @@ def device_thread(device: Any) -> DeviceThread:
     return _THREADS[device.index]
 
 
-class MoveToDevice(Exception):
-    """Weights should lie on the device: they are moved there, and the model is traced anew."""
+class MoveWeights(Exception):
+    """Weights should lie on the device and are on the host, or the other way round: they move, and the model is traced
+    anew."""
 
 
 @dataclass(eq=False)
@@ -265,6 +269,18 @@ class Session:
         return sum(each.bytes for each in self.statics.values() if each.trained)
 
     @property
+    def step_seconds(self) -> float:
+        """What the optimizer's step takes, by the bytes that it reads and writes: those of parameters, gradients and its
+        state, on the device or over the link. 0: there is none, or it is somebody else's."""
+        if not self.state_bytes:
+            return 0.0
+        fast = self.machine.memories[self.machine.reach[0][0]]
+        read, written = 2 * self.trained_bytes + self.state_bytes, self.trained_bytes + self.state_bytes
+        if self.hold_statics:
+            return read / fast.read + written / fast.write
+        return read / min(each.bandwidth for each in self.machine.links)
+
+    @property
     def kept_bytes(self) -> int:
         """What libraries keep on the device."""
         ours = self.is_cuda and own_allocator.current() is not None
@@ -398,9 +414,11 @@ class Session:
         if len(self.graphs) > 1:
             self.fill_origins()
             return found
-        ends = [(begin, begin + each.twin.nbytes) for begin, each in self.origins.items()]
-        for at, address in enumerate([value.data_ptr() for value in values]):
-            if not any(begin <= address < end for begin, end in ends):
+        low = min(self.origins)
+        high = max(begin + each.twin.nbytes for begin, each in self.origins.items())
+        near = [(at, address) for at, address in enumerate(map(_address, values)) if low <= address < high]
+        for at, address in near:  # few of many: weights lie elsewhere
+            if not any(begin <= address < begin + each.twin.nbytes for begin, each in self.origins.items()):
                 continue
             value, known = values[at], self.origins.get(address)
             same = known is not None and known.value.shape == value.shape and known.value.dtype == value.dtype
@@ -461,6 +479,10 @@ class Session:
         graph.take_place()
 
 
+def _address(value: Any) -> int:
+    return value.data_ptr()  # type: ignore[no-any-return]
+
+
 class State:
     """A tensor of the host that graphs change on the device."""
 
@@ -497,6 +519,7 @@ def to_host(model: Any, session: Session) -> None:
     """Parameters and buffers into host memory that a GPU can copy from: large ones where they are, if the driver can
     lock their pages, the others in few pieces; tensors that share memory still do."""
     torch = require("torch", "torch")
+    session.hold_statics, session.deliver, session.held_bytes = False, False, 0
     if not session.is_cuda:
         return
     memory = HostMemory(pinned=True)
@@ -528,6 +551,14 @@ def to_host(model: Any, session: Session) -> None:
                 shaped(moved[address], layout).copy_(each.detach())
             each.data = shaped(moved[address], layout)
         torch.cuda.empty_cache()
+
+
+def likely_on_device(session: Session) -> bool:
+    """Whether weights, gradients and the optimizer's state leave enough of the memory for a training step to be faster
+    with them on the device than with them coming and going. Where this guess is wrong the model is traced twice."""
+    held = session.static_bytes + session.trained_bytes + session.state_bytes
+    known = session.choose_weights and session.memory is not None and session.state_bytes
+    return bool(known) and held <= LIKELY_SHARE * (session.memory or 0)
 
 
 def measure_link(model: Any, session: Session) -> None:
