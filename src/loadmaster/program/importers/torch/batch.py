@@ -51,8 +51,10 @@ class Assembled:
 
     namespace = "aten"
 
-    def __init__(self, target: Any, part: int | None, axis: int, like: Any) -> None:
-        self.target, self.part, self.axis = target, part, axis
+    def __init__(
+        self, target: Any, part: int | None, axis: int, like: Any, named: Mapping[str, Any] | None = None
+    ) -> None:
+        self.target, self.part, self.axis, self.named = target, part, axis, dict(named or {})
         self.shape, self.stride, self.dtype = tuple(map(int, like.shape)), dense_strides(like), like.dtype
 
     def __call__(self, *parts: Sequence[Any]) -> Any:
@@ -60,14 +62,14 @@ class Assembled:
         device = next(_tensors(parts)).device
         found, low = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device), 0
         for args in parts:
-            value = args[0] if self.target is None else self.target(*args)
+            value = args[0] if self.target is None else self.target(*args, **self.named)
             value = value if self.part is None else value[self.part]
             found.narrow(self.axis, low, value.shape[self.axis]).copy_(value)
             low += value.shape[self.axis]
         return found
 
     def __str__(self) -> str:
-        return f"assembled {self.target} {self.part} {self.axis} {self.shape} {self.stride} {self.dtype}"
+        return f"assembled {self.target} {self.named} {self.part} {self.axis} {self.shape} {self.stride} {self.dtype}"
 
     @property
     def __name__(self) -> str:
@@ -77,7 +79,8 @@ class Assembled:
         """It costs what it does as a whole, nearly."""
         if self.target is None:
             return Call("cat", {"tensors": bind(node, values)[0]}, results)
-        return call_of(SimpleNamespace(target=self.target, args=node.args[0], kwargs={}), values, results)[0]
+        first = SimpleNamespace(target=self.target, args=node.args[0], kwargs=self.named)
+        return call_of(first, values, results)[0]
 
 
 def _tensors(value: Any) -> Iterator[Any]:
@@ -449,15 +452,21 @@ def _gather(node: Any, axes: dict[Any, int]) -> Rule | None:
     return Rule((axis,), {source: axis, index: axis})
 
 
-def _triangle(node: Any, axes: dict[Any, int]) -> Rule | None:
-    axis = _only(node, axes)
-    return None if axis is None or axis >= len(_shape(node)) - 2 else Rule((axis,), axes)
+def _last_axes(count: int) -> Find:
+    """Something happens within the last so many axes of the operand."""
+
+    def find(node: Any, axes: dict[Any, int]) -> Rule | None:
+        axis = _only(node, axes)
+        return None if axis is None or axis >= len(_shape(node.args[0])) - count else Rule((axis,), axes)
+
+    return find
 
 
 _POINTWISE = frozenset(
     [
         "_to_copy",
         "_prelu_kernel",
+        "copy",
         "empty_like",
         "fill",
         "floor_divide",
@@ -515,9 +524,11 @@ _RULES: dict[str, Find] = {
     **dict.fromkeys(["upsample_bilinear2d", "upsample_nearest2d", "upsample_bicubic2d"], _images(4)),
     **dict.fromkeys(["pixel_shuffle", "pixel_unshuffle", "reflection_pad2d", "im2col"], _images(4)),
     "embedding": _embedding,
-    "index": _index,
+    **dict.fromkeys(["index", "_unsafe_index"], _index),
     "gather": _gather,
-    **dict.fromkeys(["tril", "triu"], _triangle),
+    **dict.fromkeys(["tril", "triu"], _last_axes(2)),
+    "view_as_complex": _last_axes(1),
+    "view_as_real": _last_axes(0),
 }
 
 
@@ -622,9 +633,8 @@ class _Split:
                         known[each] = there if at is None else self._narrow(there, at, low, high)
                 resized = _resized(call, rule, high - low, self._batch.size)
                 args.append(list(_mapped(tuple(resized or call.args), known.__getitem__)))
-            target = Assembled(
-                call.target, tail.args[1] if is_getitem(tail) else None, axis, tail.meta["val"]
-            )
+            part = tail.args[1] if is_getitem(tail) else None
+            target = Assembled(call.target, part, axis, tail.meta["val"], call.kwargs)
         else:
             args = [[own[tail]] for own in self._made]
             target = Assembled(None, None, axis, tail.meta["val"])
@@ -649,10 +659,15 @@ def _tail(leaf: Any) -> Any:
     return leaf
 
 
+_CHOOSES = ("_unsafe_index", "embedding", "gather", "index")
+"""What is asked for numbers that have to be there."""
+
+
 def _is_late(tail: Any) -> bool:
     """Whether a result is larger than what it is made of: then its parts are made when it is assembled."""
     call = tail.args[0] if is_getitem(tail) else tail
-    if shows(tail) or call.kwargs or op_name(call.target) == "index":
+    named = any(hasattr(each, "all_input_nodes") for each in call.kwargs.values())
+    if shows(tail) or named or op_name(call.target) in _CHOOSES:
         return False
     read = sum(each.meta["val"].untyped_storage().nbytes() for each in call.all_input_nodes)
     return bool(read < tail.meta["val"].untyped_storage().nbytes())
