@@ -92,6 +92,11 @@ APART: dict[str, Callable[[Any], Any]] = {
     "pools": lambda x: (
         F.max_pool2d(x[:, None], 2) + F.avg_pool2d(x[:, None], 2) + F.adaptive_avg_pool2d(x[:, None], 1)
     ),
+    "pools of volumes": lambda x: (
+        F.max_pool3d(x[:, None, None], 1) + F.adaptive_avg_pool3d(x[:, None, None], 1)
+    ),
+    "padded with what is there": lambda x: F.pad(x[:, None], (1, 2, 1, 1), mode="reflect"),
+    "channels as pixels": lambda x: F.pixel_shuffle(x.reshape(BATCH, -1)[:, :4, None, None], 2),
     "upsampled": lambda x: F.interpolate(x[:, None], scale_factor=2, mode="bilinear"),
     "padded": lambda x: F.pad(x, (1, 2, 3, 0)),
     "embedding": lambda x: F.embedding(tokens(x), torch.arange(WIDTH * 2.0).view(WIDTH, 2)),

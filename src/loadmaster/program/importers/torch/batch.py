@@ -481,6 +481,43 @@ _POINTWISE = frozenset(
 )
 """Beside those that PyTorch says are."""
 
+_EACH_IMAGE = {
+    3: [
+        "convolution",
+        "native_group_norm",
+        "avg_pool1d",
+        "col2im",
+        "reflection_pad1d",
+        "replication_pad1d",
+        "upsample_linear1d",
+        "upsample_nearest1d",
+    ],
+    4: [
+        "_adaptive_avg_pool2d",
+        "_upsample_bicubic2d_aa",
+        "_upsample_bilinear2d_aa",
+        "adaptive_max_pool2d",
+        "avg_pool2d",
+        "im2col",
+        "max_pool2d_with_indices",
+        "pixel_shuffle",
+        "pixel_unshuffle",
+        "reflection_pad2d",
+        "replication_pad2d",
+        "upsample_bicubic2d",
+        "upsample_bilinear2d",
+        "upsample_nearest2d",
+    ],
+    5: [
+        "_adaptive_avg_pool3d",
+        "avg_pool3d",
+        "max_pool3d_with_indices",
+        "upsample_nearest3d",
+        "upsample_trilinear3d",
+    ],
+}
+"""What is done to each of the first axis, if there are so many axes."""
+
 _RULES: dict[str, Find] = {
     **dict.fromkeys(
         ["_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax", "cumsum"], _along_dim
@@ -519,10 +556,7 @@ _RULES: dict[str, Find] = {
     **dict.fromkeys(
         ["_native_batch_norm_legit_no_training", "native_batch_norm", "cudnn_batch_norm"], _batch_norm
     ),
-    **dict.fromkeys(["convolution", "native_group_norm", "avg_pool1d", "upsample_nearest1d"], _images(3)),
-    **dict.fromkeys(["max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d"], _images(4)),
-    **dict.fromkeys(["upsample_bilinear2d", "upsample_nearest2d", "upsample_bicubic2d"], _images(4)),
-    **dict.fromkeys(["pixel_shuffle", "pixel_unshuffle", "reflection_pad2d", "im2col"], _images(4)),
+    **{name: _images(least) for least, names in _EACH_IMAGE.items() for name in names},
     "embedding": _embedding,
     **dict.fromkeys(["index", "_unsafe_index"], _index),
     "gather": _gather,
