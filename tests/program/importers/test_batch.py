@@ -107,6 +107,14 @@ APART: dict[str, Callable[[Any], Any]] = {
     "views": lambda x: (
         x.view(BATCH, ROWS, 2, 3).permute(2, 1, 0, 3).unsqueeze(0).squeeze(0).transpose(0, 2).flatten(2)
     ),
+    "rows of all samples": lambda x: torch.tanh(
+        x.transpose(0, 1).reshape(ROWS * BATCH, WIDTH) @ torch.ones(WIDTH, 4) + torch.arange(4.0)
+    ).view(ROWS, BATCH, 4),
+    "rows of all samples and heads": lambda x: F.softmax(
+        x.transpose(0, 1).contiguous().view(ROWS, BATCH * 2, 3).transpose(0, 1).reshape(BATCH * 2, ROWS * 3),
+        -1,
+    ),
+    "rolled": lambda x: x.roll((1, 2), (1, 2)),
     "parts of others": lambda x: torch.cat([*x.split(2, dim=1), x[:, 1:3], x[:, None, 0]], 1),
     "stacked": lambda x: torch.stack([x, torch.zeros(BATCH, ROWS, WIDTH)], 0) + torch.stack(x.unbind(1), 1),
     "expanded": lambda x: x[:, None].expand(-1, 4, -1, -1).reshape(BATCH * 4, ROWS, WIDTH),
@@ -147,6 +155,11 @@ MIXED: dict[str, Callable[[Any], Any]] = {
     "sorted": lambda x: x.sort(0).values,
     "sums so far": lambda x: x.cumsum(0),
     "rows that run over samples": lambda x: x.reshape(ROWS, BATCH, WIDTH).softmax(1),
+    "rows of all samples in another order": lambda x: (
+        x.transpose(0, 1).reshape(ROWS * BATCH, WIDTH) + torch.arange(ROWS * BATCH)[:, None]
+    ).view(ROWS, BATCH, WIDTH),
+    "rows of all samples as a result": lambda x: x.transpose(0, 1).reshape(ROWS * BATCH, WIDTH) * 2,
+    "rolled": lambda x: x.roll(1, 0),
     "channels": lambda x: F.conv1d(x.transpose(0, 1), torch.ones(2, BATCH, 3)),
     "other indices": lambda x: x[torch.arange(BATCH - 1, -1, -1)],
     "scattered": lambda x: torch.zeros(WIDTH).index_add(0, tokens(x)[:, 0, 0], x[:, 0, 0]),
@@ -194,6 +207,29 @@ def test_a_result_that_is_larger_than_what_it_is_made_of_is_made_in_its_place() 
     calls = [op_name(node.target) for node in prepared.graph.nodes if node.op == "call_function"]
     assert calls.count("tanh") == 3 and calls[-2:] == ["sliced_mm", "view"] and "mm" not in calls
     torch.testing.assert_close(run(prepared, x, weight)[0], (torch.tanh(x) @ weight).view(6, 5, 10))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("first", [True, False])
+def test_pytorchs_own_attention_in_parts(first: bool) -> None:
+    module = nn.MultiheadAttention(
+        8, 2, batch_first=first
+    ).train()  # in evaluation it is one op that is not known
+    given = torch.randn(6, 5, 8)
+
+    def call(x: Any) -> Any:
+        x = x if first else x.transpose(0, 1)
+        found = module(x, x, x, need_weights=False)[0]
+        return found if first else found.transpose(0, 1)
+
+    prepared = prepared_graph(call, given)
+    names = {
+        node.name: tuple(node.meta["val"].shape) for node in prepared.graph.nodes if node.op == "placeholder"
+    }
+    known = {tuple(each.shape): each for each in (*module.parameters(), given)}
+    inputs = [at for at, name in enumerate(prepared.primals) if len(names[name]) == 3]
+    parts = prepared.in_parts(prepared.batch(inputs), 3)
+    torch.testing.assert_close(run(parts, *(known[names[name]] for name in prepared.primals))[0], call(given))
 
 
 class Encoder(nn.Module):

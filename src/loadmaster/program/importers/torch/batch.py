@@ -38,11 +38,13 @@ class Rule(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Which nodes of a graph have samples, and where. Along that axis samples come in order, each with as many
-    indices as the others."""
+    indices as the others; that as often as `rounds` says, where the rows of all samples are one axis, row by row."""
 
     size: int
     axes: dict[Any, Axes] = field(default_factory=dict)
     rules: dict[Any, Rule] = field(default_factory=dict)
+    rounds: dict[Any, int] = field(default_factory=dict)
+    """Of nodes where it is not one."""
 
 
 class Assembled:
@@ -134,12 +136,18 @@ def _follow(graph: Any, given: Sequence[Any], size: int) -> Batch:
             source, part = node.args
             batch.axes[node] = (batch.axes[source][part],)
             continue
-        rule = _rule(node, batch)
+        if op_name(node.target) in _VIEWS:
+            rule, rounds = _view(node, batch)
+        else:
+            rule = _rule(node, batch)
+            rounds = _rounds(node, rule, batch)
         _check(node, rule, batch)
         batch.rules[node], batch.axes[node] = rule, rule.results
+        if rounds > 1:
+            batch.rounds[node] = rounds
     output = next(node for node in reversed(graph.nodes) if node.op == "output")
     leaves = [leaf for leaf in output.all_input_nodes if leaf in batch.axes]
-    if any(batch.axes[leaf][0] is None for leaf in leaves):
+    if any(batch.axes[leaf][0] is None or leaf in batch.rounds for leaf in leaves):
         raise _refused("a result has no samples", leaves[0].name)
     if not leaves:
         raise _refused("no result depends on the inputs", output.name)
@@ -172,6 +180,19 @@ def _rule(node: Any, batch: Batch) -> Rule:
     return found
 
 
+def _rounds(node: Any, rule: Rule, batch: Batch) -> int:
+    """How often all samples come along the axis: as in all operands."""
+    found = {batch.rounds.get(each, 1) for each in rule.operands}
+    if found <= {1}:
+        return 1
+    if len(found) > 1 or any(each not in batch.axes for each in rule.operands):
+        raise _mixed(node)  # a part of what has no samples is one piece
+    name = op_name(node.target)
+    if _RULES.get(name, _pointwise) not in (_pointwise, _product, _linear, _norm, _along_dim, _permute):
+        raise _mixed(node)
+    return found.pop()
+
+
 def _check(node: Any, rule: Rule, batch: Batch) -> None:
     """Every operand with samples is taken along their axis, and every tensor has as many samples."""
     for each in node.all_input_nodes:
@@ -187,6 +208,25 @@ def _check(node: Any, rule: Rule, batch: Batch) -> None:
 
 def _parts(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
+
+
+_VIEWS = ("view", "_unsafe_view", "reshape")
+
+
+def _view(node: Any, batch: Batch) -> tuple[Rule, int]:
+    """The axis in which the samples begin, and how often they do: as many elements are before them as there were."""
+    (source,), shape = node.all_input_nodes, _shape(node)
+    (axis,) = batch.axes[source]
+    if axis is None:
+        raise _mixed(node)
+    before = math.prod(_shape(source)[:axis]) * batch.rounds.get(source, 1)
+    for new, length in enumerate(shape):
+        outer = math.prod(shape[:new])
+        if outer * length > before:
+            if before % outer or length % (before // outer * batch.size):
+                break
+            return Rule((new,), {source: axis}), before // outer
+    raise _mixed(node)
 
 
 # The rules: what an op does with an axis. Each gets the axes of the operands that have samples; None: it mixes them.
@@ -282,18 +322,6 @@ def _slice(node: Any, axes: dict[Any, int]) -> Rule | None:
     if axis is None or (axis in _dims(node) and not whole):
         return None
     return Rule((axis,), axes)
-
-
-def _view(node: Any, axes: dict[Any, int]) -> Rule | None:
-    """As many elements before the axis, and samples are still the slowest there."""
-    axis, shape = _only(node, axes), _shape(node)
-    if axis is None:
-        return None
-    before, size = math.prod(_shape(node.args[0])[:axis]), _shape(node.args[0])[axis]
-    for new, length in enumerate(shape):
-        if math.prod(shape[:new]) == before and length > 1:
-            return Rule((new,), axes) if length % size == 0 or size % length == 0 else None
-    return None
 
 
 def _permute(node: Any, axes: dict[Any, int]) -> Rule | None:
@@ -527,6 +555,7 @@ _RULES: dict[str, Find] = {
             "cumprod",
             "glu",
             "flip",
+            "roll",
             "sort",
             "topk",
             "_fft_c2c",
@@ -542,7 +571,6 @@ _RULES: dict[str, Find] = {
     "select": _one_less,
     "unbind": _unbind,
     "slice": _slice,
-    **dict.fromkeys(["view", "_unsafe_view", "reshape"], _view),
     **dict.fromkeys(["permute", "transpose", "t"], _permute),
     "unsqueeze": _unsqueeze,
     "squeeze": _squeeze,
@@ -587,7 +615,8 @@ class _Split:
             elif node.op == "placeholder":
                 self._wholes[node] = self._copied(node, {})
         leaves = [leaf for leaf in output.all_input_nodes if leaf in batch.axes]
-        tails = {tail: _is_late(tail) for tail in map(_tail, leaves) if tail.op != "placeholder"}
+        found = [_tail(leaf, batch) for leaf in leaves]
+        tails = {tail: _is_late(tail) for tail in found if tail.op != "placeholder"}
         needed = _needed(tails, batch)
         self._made = [self._part(needed, *bounds) for bounds in self._bounds()]
         for tail, late in tails.items():
@@ -686,9 +715,11 @@ class _Split:
         return self._wholes[leaf]
 
 
-def _tail(leaf: Any) -> Any:
-    """What a result shows."""
+def _tail(leaf: Any, batch: Batch) -> Any:
+    """What a result shows, if its samples come once."""
     while leaf.op == "call_function" and not is_getitem(leaf) and shows(leaf):
+        if leaf.args[0] in batch.rounds:
+            return leaf
         leaf = leaf.args[0]
     return leaf
 
@@ -725,7 +756,7 @@ def _needed(tails: Mapping[Any, bool], batch: Batch) -> list[Any]:
 def _resized(node: Any, rule: Rule | None, count: int, size: int) -> list[Any] | None:
     """The arguments of a call for so many samples, where they name a size."""
     name, args = op_name(node.target), list(node.args)
-    if rule is None or name not in ("view", "_unsafe_view", "reshape", "expand", "native_group_norm"):
+    if rule is None or name not in (*_VIEWS, "expand", "native_group_norm"):
         return None
     if name == "native_group_norm":
         args[3] = args[3] // size * count
