@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster import clock
-from loadmaster.errors import BadMachine, LoadmasterError, Refused, require
+from loadmaster.errors import BadMachine, BadProgram, LoadmasterError, Refused, require
 from loadmaster.execute import own_allocator
 from loadmaster.execute.calls import CallExecutor, Paused, storage_users
 from loadmaster.execute.session import GRAIN, MoveWeights, Session, State
@@ -45,6 +45,10 @@ RETRIES = 12
 """How often a plan is made anew because kernels took more than was known."""
 SHRINK, LEAST_SHRUNK = 0.9, 0.3
 """Where it is not known what took more: what is planned with, and when to give up."""
+FASTER = 0.97
+"""Of the time with fewer parts of a batch: more parts have to take less."""
+MOST_PARTS, MOST_OPS = 8, 12_000
+"""How many times as many parts as the fewest that fit are tried, and from how many ops on no more are."""
 LAUNCH_PS = 60 * PICOSECONDS // 10**6
 """What asking for an op and its copies takes of the host's time."""
 _NO_ROOM = re.compile(r"no room for (\d+) bytes of a kernel beside the plan in step (\d+)")
@@ -116,6 +120,8 @@ class PlannedGraph:
         self._program: Program | None = None
         self._capacity = 0
         self._shrunk = 1.0
+        self._parts = 1
+        """Of the batch, computed one after another."""
         self._learned: dict[str, int] = {}
         """Node -> bytes that its kernel takes for itself."""
         self._better: Choice | None = None
@@ -338,20 +344,16 @@ class PlannedGraph:
         plain, began = repeat(self._program, []), clock.now()
         capacity = self._capacity = session.capacity_of(self)
         machine = self._machine(capacity)
-        try:
-            problem = self._problem(plain, machine)
-        except BadMachine:
-            if not session.share_all():
-                if not self._slice(machine):
-                    raise
-                self._plan(args)
-                return
-            capacity = self._capacity = session.capacity_of(self)
-            machine = self._machine(capacity)
-            problem = self._problem(plain, machine)
         assert self._base is not None
         base = self._base
-        self.choice = self._choice(base, plain, problem, quick(problem), "quick")
+        try:
+            problem = self._problem(plain, machine)
+            self.choice = self._choice(base, plain, problem, quick(problem), "quick")
+        except (BadMachine, Refused):
+            if session.share_all() or self._slice(machine) or self._split(args, machine):
+                self._plan(args)
+                return
+            raise
         self.seconds["quick plan"] = clock.now() - began
         self._close()
         if session.background:
@@ -381,6 +383,46 @@ class PlannedGraph:
         if not slice_convolutions(self.prepared.graph, large):
             return False
         self.session.say(f"convolutions of '{self.name}' are made some images at a time")
+        self._base, self._program, self._learned = None, None, {}
+        return True
+
+    def _split(self, args: Sequence[Any], machine: Machine) -> bool:
+        """Where no plan fits, let the batch be computed in parts: as few as fit, or more if that is faster by
+        simulation; False: samples can't be told apart, or no more parts help. Kernels may round otherwise for fewer
+        samples, so graphs that fit stay as they are."""
+        session, whole = self.session, self.prepared
+        inputs = [at for at, role in enumerate(self._roles(args, hold=False)) if not role.source]
+        try:
+            batch = whole.batch(inputs)
+        except BadProgram as error:
+            session.say(f"'{self.name}': {error.message.removesuffix(error.remedy or '')}")
+            return False
+        best: tuple[float, int, Prepared] | None = None
+        least, parts, ops = UNLIMITED, self._parts, 0
+        while parts < batch.size and ops < MOST_OPS and (best is None or parts < MOST_PARTS * best[1]):
+            parts = min(2 * parts, batch.size)
+            try:
+                self.prepared = whole.in_parts(batch, parts)
+                plain = repeat(self._captured(args, hold=session.hold_statics).program, [])
+                ops = plain.program.n_ops
+                room = kernel_room(ops, None, "cuda" if session.is_cuda else "cpu")
+                needs = make_offload(plain, machine.with_capacity(self._fast, UNLIMITED), room)
+                least = min(least, needs.least + needs.for_kernels)
+                problem = make_offload(plain, machine, room)
+                found = quick(problem).value
+            except (BadMachine, BadProgram):
+                continue
+            if found is not None and (best is None or found < FASTER * best[0]):
+                best = (float(found), parts, self.prepared)
+            if found is not None and FASTER * found <= problem.limit_ps:
+                break  # about as fast as with everything on the device
+        if best is None:
+            self.prepared = whole
+            if least < UNLIMITED and session.memory is not None:
+                raise self._too_little(session.memory, least, "even with its batch in parts it ")
+            return False
+        _, self._parts, self.prepared = best
+        session.say(f"the batch of '{self.name}' is computed in {self._parts} parts")
         self._base, self._program, self._learned = None, None, {}
         return True
 
@@ -504,14 +546,18 @@ class PlannedGraph:
             if session.memory is None:
                 raise
             needs = make_offload(repeated, machine.with_capacity(self._fast, UNLIMITED), room)
-            least = session.memory_for(self, ceil((needs.least + needs.for_kernels) / self._shrunk))
-            raise BadMachine(
-                f"'{self.name}' can't run in {show_bytes(session.memory)}: {error.message.removesuffix(error.remedy or '')}"
-                f"needs {show_bytes(least)} in all",
-                object=self.name,
-                number=least,
-                remedy=f'give memory="{_size_text(least)}" or more, or a smaller batch',
-            ) from error
+            reason = error.message.removesuffix(error.remedy or "")
+            raise self._too_little(session.memory, needs.least + needs.for_kernels, reason) from error
+
+    def _too_little(self, memory: int, least: int, reason: str) -> BadMachine:
+        """`least`: bytes that the graph needs to plan with."""
+        least = self.session.memory_for(self, ceil(least / self._shrunk))
+        return BadMachine(
+            f"'{self.name}' can't run in {show_bytes(memory)}: {reason}needs {show_bytes(least)} in all",
+            object=self.name,
+            number=least,
+            remedy=f'give memory="{_size_text(least)}" or more, or a smaller batch',
+        )
 
     def _choice(
         self, base: Captured, repeated: Repeated, problem: Offload, found: Solution, how: str
