@@ -10,7 +10,7 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -20,13 +20,13 @@ from loadmaster import clock
 from loadmaster.errors import BadMachine, BadProgram, LoadmasterError, Refused, require
 from loadmaster.execute import own_allocator
 from loadmaster.execute.calls import CallExecutor, Paused, storage_users
+from loadmaster.execute.choices import Choice, describe, find_parts, large_nodes
 from loadmaster.execute.session import GRAIN, MoveWeights, Session, State
 from loadmaster.machine.machine import Machine
 from loadmaster.offload.kind import KernelRoom, kernel_room, make_offload
 from loadmaster.offload.model import Kernels
 from loadmaster.offload.problem import Offload
 from loadmaster.offload.repeats import least_bound, quick, with_repeats
-from loadmaster.plan.plan import Plan
 from loadmaster.program.importers.torch.captured import Captured
 from loadmaster.program.importers.torch.compiled import Prepared, Role
 from loadmaster.program.importers.torch.joined import slice_convolutions
@@ -35,7 +35,7 @@ from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.repeats import Repeated, repeat
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Solution, solve
-from loadmaster.units import PICOSECONDS, UNLIMITED, show_bytes, show_time
+from loadmaster.units import PICOSECONDS, UNLIMITED, show_bytes
 
 SMALL = 8
 """A graph that needs no more than this part of the memory gets it for itself."""
@@ -45,25 +45,9 @@ RETRIES = 12
 """How often a plan is made anew because kernels took more than was known."""
 SHRINK, LEAST_SHRUNK = 0.9, 0.3
 """Where it is not known what took more: what is planned with, and when to give up."""
-FASTER = 0.97
-"""Of the time with fewer parts of a batch: more parts have to take less."""
-MOST_PARTS, MOST_OPS = 8, 12_000
-"""How many times as many parts as the fewest that fit are tried, and from how many ops on no more are."""
 LAUNCH_PS = 60 * PICOSECONDS // 10**6
 """What asking for an op and its copies takes of the host's time."""
 _NO_ROOM = re.compile(r"no room for (\d+) bytes of a kernel beside the plan in step (\d+)")
-
-
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """A plan that was found, and what it is a plan of."""
-
-    captured: Captured
-    plan: Plan
-    problem: Offload
-    value: int
-    """Picoseconds, simulated."""
-    how: str
 
 
 class Step:
@@ -373,13 +357,8 @@ class PlannedGraph:
         base, program = self._base, self._program
         if self.prepared.forward_outputs is not None or base is None or program is None:
             return False
-        kernels, most = self._room.kernels, machine.memories[machine.reach[0][0]].capacity // 2
-        large = set()
-        for op, node in enumerate(base.op_node):
-            there = set(program.reads(op).tolist()) | set(program.writes(op).tolist())
-            size = sum(int(program.storage_bytes[tensor]) for tensor in there)
-            if size + (0 if kernels is None else int(kernels.workspace[op])) > most:
-                large.add(node)
+        most = machine.memories[machine.reach[0][0]].capacity // 2
+        large = large_nodes(base, program, self._room.kernels, most)
         if not slice_convolutions(self.prepared.graph, large):
             return False
         self.session.say(f"convolutions of '{self.name}' are made some images at a time")
@@ -387,9 +366,7 @@ class PlannedGraph:
         return True
 
     def _split(self, args: Sequence[Any], machine: Machine) -> bool:
-        """Where no plan fits, let the batch be computed in parts: as few as fit, or more if that is faster by
-        simulation; False: samples can't be told apart, or no more parts help. Kernels may round otherwise for fewer
-        samples, so graphs that fit stay as they are."""
+        """Where no plan fits, let the batch be computed in parts; False: samples can't be told apart."""
         session, whole = self.session, self.prepared
         inputs = [at for at, role in enumerate(self._roles(args, hold=False)) if not role.source]
         try:
@@ -397,38 +374,25 @@ class PlannedGraph:
         except BadProgram as error:
             session.say(f"'{self.name}': {error.message.removesuffix(error.remedy or '')}")
             return False
-        best: tuple[float, int, Prepared] | None = None
-        least, parts, ops = UNLIMITED, self._parts, 0
-        while parts < batch.size and ops < MOST_OPS and (best is None or parts < MOST_PARTS * best[1]):
-            parts = min(2 * parts, batch.size)
-            try:
-                self.prepared = whole.in_parts(batch, parts)
-                plain = repeat(self._captured(args, hold=session.hold_statics).program, [])
-                ops = plain.program.n_ops
-                room = kernel_room(ops, None, "cuda" if session.is_cuda else "cpu")
-                needs = make_offload(plain, machine.with_capacity(self._fast, UNLIMITED), room)
-                least = min(least, needs.least + needs.for_kernels)
-                problem = make_offload(plain, machine, room)
-                found = quick(problem).value
-            except (BadMachine, BadProgram):
-                continue
-            if found is not None and (best is None or found < FASTER * best[0]):
-                best = (float(found), parts, self.prepared)
-            if found is not None and FASTER * found <= problem.limit_ps:
-                break  # about as fast as with everything on the device
+
+        def capture(prepared: Prepared) -> Captured:
+            return self._captured(args, hold=session.hold_statics, prepared=prepared)
+
+        device = "cuda" if session.is_cuda else "cpu"
+        best, least = find_parts(whole, batch, self._parts, capture, machine, device)
         if best is None:
-            self.prepared = whole
             if least < UNLIMITED and session.memory is not None:
                 raise self._too_little(session.memory, least, "even with its batch in parts it ")
             return False
-        _, self._parts, self.prepared = best
+        self.prepared, self._parts = best.prepared, best.number
         session.say(f"the batch of '{self.name}' is computed in {self._parts} parts")
         self._base, self._program, self._learned = None, None, {}
         return True
 
-    def _captured(self, args: Sequence[Any], *, hold: bool) -> Captured:
-        """The program to plan. `hold`: parameters lie on the device, and so do all results."""
-        prepared, roles = self.prepared, self._roles(args, hold=hold)
+    def _captured(self, args: Sequence[Any], *, hold: bool, prepared: Prepared | None = None) -> Captured:
+        """The program to plan. `hold`: parameters lie on the device, and so do all results. `prepared`: another graph of
+        the same."""
+        prepared, roles = prepared or self.prepared, self._roles(args, hold=hold)
         everything = hold or self.session.deliver
         shown = self._returned
         taken = range(len(prepared.leaves)) if everything else range(shown if self.delivers else 0)
@@ -714,17 +678,11 @@ class PlannedGraph:
         choice = self.choice
         if choice is None:
             return {"name": self.name}
-        resident = choice.problem.limit_ps
         return {
             "name": self.name,
-            "ops": choice.captured.program.n_ops,
-            "plan": choice.how,
             "needed_bytes": self.needed,
             "capacity_bytes": self._capacity,
-            "predicted_seconds": choice.value / PICOSECONDS,
-            "resident_seconds": resident / PICOSECONDS,
-            "bound_seconds": choice.problem.bound().value / PICOSECONDS,
-            "copies": len(choice.plan.copy_rows),
+            **choice.figures,
             "planned_again": self.retries,
             "call_seconds": {} if self._executor is None else self._executor.call_seconds,
             "seconds": dict(self.seconds),
@@ -735,10 +693,4 @@ class PlannedGraph:
         about = self.report()
         if "needed_bytes" not in about:
             return f"{self.name}: not planned yet"
-        slower = about["predicted_seconds"] / max(1e-12, about["resident_seconds"])
-        bound = about["bound_seconds"] / max(1e-12, about["resident_seconds"])
-        return (
-            f"{self.name}: needs {show_bytes(about['needed_bytes'])}, has {show_bytes(about['capacity_bytes'])}; "
-            f"{show_time(round(about['predicted_seconds'] * PICOSECONDS))} a pass is expected, "
-            f"{slower:.2f} times the ops' own time (no plan is below {bound:.2f})"
-        )
+        return describe(about)

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from loadmaster.errors import BadProgram
-from loadmaster.program.importers.torch.batch import Batch, find_batch, split_batch
+from loadmaster.program.importers.torch.batch import split_batch
 from loadmaster.program.importers.torch.captured import Captured, make_captured
 from loadmaster.program.importers.torch.graph import (
     Given,
@@ -34,6 +34,7 @@ from loadmaster.program.importers.torch.joined import (
     lies_alike,
     shows,
 )
+from loadmaster.program.importers.torch.sample_axes import Batch, find_batch
 from loadmaster.program.program import TensorKind
 
 _SELF = ("L['self']", "L__self__", "L['mod']", "L['fn']")
