@@ -51,7 +51,7 @@ TABLES = {
     "learn/policies.py": "names of agents -> the packages that their trained policies lie in",
 }
 """Where modules are named in strings: the one way to reach a part that comes later."""
-MOST_LINES = 700
+MOST_LINES = 720
 MOST_FILES = 329
 NOT_PACKAGED = {"bench", "benchmarks", "hdp", "reference", "tests", "tools"}
 

@@ -45,6 +45,8 @@ from loadmaster.execute.session import (
     know_statics,
     likely_on_device,
     measure_link,
+    random_state,
+    set_random_state,
     to_device,
     to_host,
 )
@@ -55,7 +57,7 @@ from loadmaster.program.measured_costs import MeasuredCosts
 from loadmaster.search.registry import make_solver
 from loadmaster.search.request import Bytes, Share, parse_capacity
 from loadmaster.search.solver import Budget, solve
-from loadmaster.units import show_bytes
+from loadmaster.units import PICOSECONDS, show_bytes, show_time
 
 WEIGHTS = ("auto", "host", "device")
 SEARCH_SECONDS = 20.0
@@ -75,7 +77,7 @@ class Fitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         torch, session = require("torch", "torch"), self.session
-        from torch.utils._pytree import tree_leaves, tree_map_only
+        from torch.utils._pytree import tree_leaves
 
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         home = next((each.device for each in tensors if each.device.type != "cpu"), torch.device("cpu"))
@@ -85,6 +87,14 @@ class Fitted:
             spare_zeros(found)
             session.settle_share()
             return found
+        with session.deferring():
+            return self._on_device(args, kwargs, home)
+
+    def _on_device(self, args: tuple[Any, ...], kwargs: dict[str, Any], home: Any) -> Any:
+        """A call whose graphs run on a GPU; results go to `home`."""
+        torch, session = require("torch", "torch"), self.session
+        from torch.utils._pytree import tree_map_only
+
         # Weights are on the host or on the device, and graphs are traced where they are.
         while True:
             where = session.device if session.hold_statics else torch.device("cpu")
@@ -269,7 +279,7 @@ def fit(
         _stream(fitted, optimizer)
     fitted.seconds["fit"] = clock.now() - began
     for graph in session.graphs:
-        session.say(graph.line())
+        session.say(_line(graph.report()))
     return model
 
 
@@ -629,7 +639,7 @@ def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     torch, model, session = require("torch", "torch"), fitted.module, fitted.session
     training = model.training and any(each.requires_grad for each in model.parameters())
     buffers = {name: each.detach().clone() for name, each in model.named_buffers()}
-    random = torch.get_rng_state(), torch.cuda.get_rng_state(session.device) if session.is_cuda else None
+    random = random_state(session.device)
     shared = session.memory is None
     try:
         with torch.set_grad_enabled(training):
@@ -641,9 +651,7 @@ def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             for name, each in model.named_buffers():
                 if name in buffers and not torch.equal(each, buffers[name].to(each.device)):
                     each.copy_(buffers[name])
-        torch.set_rng_state(random[0])
-        if random[1] is not None:
-            torch.cuda.set_rng_state(random[1], session.device)
+        set_random_state(random, session.device)
 
 
 def _stream(fitted: Fitted, optimizer: Any) -> None:
@@ -665,6 +673,19 @@ def _stream(fitted: Fitted, optimizer: Any) -> None:
         return session.on_thread(lambda: own_step(*args, **kwargs))
 
     optimizer.step = types.MethodType(step, optimizer)
+
+
+def _line(about: Mapping[str, Any]) -> str:
+    """What a graph needs, what it has, and what that costs."""
+    if "needed_bytes" not in about:
+        return f"{about['name']}: not planned yet"
+    slower = about["predicted_seconds"] / max(1e-12, about["resident_seconds"])
+    bound = about["bound_seconds"] / max(1e-12, about["resident_seconds"])
+    return (
+        f"{about['name']}: needs {show_bytes(about['needed_bytes'])}, has {show_bytes(about['capacity_bytes'])}; "
+        f"{show_time(round(about['predicted_seconds'] * PICOSECONDS))} a pass is expected, "
+        f"{slower:.2f} times the ops' own time (no plan is below {bound:.2f})"
+    )
 
 
 def _say(text: str) -> None:

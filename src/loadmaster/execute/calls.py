@@ -197,6 +197,8 @@ class CallExecutor(Executor):
             result.sink or result.stays or not result.node or leaf.root < 0 for leaf, result in results
         )
         """No result is made on the host."""
+        self.waits = True
+        """Forward calls wait for the device where it reads on the host; else whoever makes them does, later."""
         self._may_go_ahead, self._ahead = ahead and self._leaves_host_alone, False
         self._entries = self._first_moves()
         """What comes to the device before the first step and only then: inputs that are there already go to their
@@ -307,7 +309,8 @@ class CallExecutor(Executor):
             self._backend.settle()
             return self.forward(args)
         self._replayed_forward = recording
-        found = self._found(args, late=False, fixed=recording)
+        waits = not self._ahead and (self.waits or not self._stays_there)
+        found = self._found(args, late=False, fixed=recording, waits=waits)
         if self.captured.forward_ops is None:
             self._end_call()
         return found
@@ -336,7 +339,7 @@ class CallExecutor(Executor):
             else:
                 self._second_half()
             self._settle()
-        found = self._found([*args, *tangents], late=True, fixed=recording)
+        found = self._found([*args, *tangents], late=True, fixed=recording, waits=not self._ahead)
         self._end_call()
         return found
 
@@ -419,6 +422,11 @@ class CallExecutor(Executor):
     def is_movable(self) -> bool:
         """Whether the memory can be another's in between."""
         return isinstance(self._placement, Arena)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the last call read and made nothing on the host that is the caller's."""
+        return self._ahead
 
     @property
     def is_new(self) -> bool:
@@ -595,7 +603,7 @@ class CallExecutor(Executor):
                     self._kept_rows[root] = self._host[root]
         return fixed
 
-    def _found(self, args: Sequence[Any], *, late: bool, fixed: bool) -> list[Any]:
+    def _found(self, args: Sequence[Any], *, late: bool, fixed: bool, waits: bool) -> list[Any]:
         found: list[Any] = []
         lent: dict[int, Any] = {}
         for number, (leaf, result) in enumerate(zip(self.script.leaves, self.captured.results, strict=True)):
@@ -615,7 +623,7 @@ class CallExecutor(Executor):
                 found.append(args[self._numbers[result.node]] if result.node in self._numbers else None)
             else:
                 found.append(self._handed(leaf, fixed))
-        if self._backend.pinned and not self._ahead:
+        if self._backend.pinned and waits:
             self._backend.settle()  # copies to the host are done
         return found
 

@@ -6,11 +6,10 @@ known, the graph is planned again with what was learned.
 
 from __future__ import annotations
 
-import itertools
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -19,14 +18,24 @@ import numpy as np
 from loadmaster import clock
 from loadmaster.errors import BadMachine, BadProgram, LoadmasterError, Refused, require
 from loadmaster.execute import own_allocator
-from loadmaster.execute.calls import CallExecutor, Paused, storage_users
-from loadmaster.execute.choices import Choice, describe, find_parts, large_nodes
-from loadmaster.execute.session import GRAIN, MoveWeights, Session, State
+from loadmaster.execute.calls import CallExecutor
+from loadmaster.execute.parts import find_parts, large_nodes
+from loadmaster.execute.session import (
+    GRAIN,
+    MoveWeights,
+    Session,
+    State,
+    Step,
+    random_state,
+    set_random_state,
+    size_text,
+)
 from loadmaster.machine.machine import Machine
 from loadmaster.offload.kind import KernelRoom, kernel_room, make_offload
 from loadmaster.offload.model import Kernels
 from loadmaster.offload.problem import Offload
 from loadmaster.offload.repeats import least_bound, quick, with_repeats
+from loadmaster.plan.plan import Plan
 from loadmaster.program.importers.torch.captured import Captured
 from loadmaster.program.importers.torch.compiled import Prepared, Role
 from loadmaster.program.importers.torch.joined import slice_convolutions
@@ -50,33 +59,16 @@ LAUNCH_PS = 60 * PICOSECONDS // 10**6
 _NO_ROOM = re.compile(r"no room for (\d+) bytes of a kernel beside the plan in step (\d+)")
 
 
-class Step:
-    """A training step from its forward call to its backward call."""
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A plan that was found, and what it is a plan of."""
 
-    _numbers = itertools.count(1)
-
-    def __init__(self, args: list[Any], random: Any) -> None:
-        torch = require("torch", "torch")
-        self.args, self.random, self.number = args, random, next(Step._numbers)
-        self.executor: CallExecutor | None = None
-        self.paused: Paused | None = None
-        self._token = torch.tensor([self.number])
-        self._alone = storage_users(self._token)
-
-    def handed_out(self) -> Any:
-        """What PyTorch keeps for the backward call: a tensor that has the number."""
-        return self._token[:]
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether somebody can still make the backward call."""
-        return storage_users(self._token) > self._alone
-
-
-def _size_text(count: int) -> str:
-    """Bytes, rounded up, as `fit` takes them."""
-    unit, size = ("MiB", 2**20) if count >= 2**24 else ("KiB", 2**10)
-    return f"{-(-count // size)}{unit}"
+    captured: Captured
+    plan: Plan
+    problem: Offload
+    value: int
+    """Picoseconds, simulated."""
+    how: str
 
 
 class PlannedGraph:
@@ -132,8 +124,9 @@ class PlannedGraph:
                 given[at] = state.value
             self._set_aside()
             self.session.called[self] += 1
-            call = Step(list(args), self._random_state())
+            call = Step(list(args), random_state(self.session.device))
             found = self._with_retries(call, lambda: self._executor_for(args, states).forward(given))
+            self.session.reads_host = self._executor is None or not self._executor.is_ahead
             self._count_code()
             found = self._with_updates(args, found)
             if self.prepared.forward_outputs is None:
@@ -308,6 +301,7 @@ class PlannedGraph:
             assert self.choice is not None
             self._follow(self.choice, args)
         assert self._executor is not None
+        self._executor.waits = not session.defers
         first = len(self.prepared.leaves) - len(self.prepared.updates)
         self._executor.states = {
             first + self.prepared.updates.index(at): state.value for at, state in (states or {}).items()
@@ -514,13 +508,12 @@ class PlannedGraph:
             raise self._too_little(session.memory, needs.least + needs.for_kernels, reason) from error
 
     def _too_little(self, memory: int, least: int, reason: str) -> BadMachine:
-        """`least`: bytes that the graph needs to plan with."""
-        least = self.session.memory_for(self, ceil(least / self._shrunk))
+        least = self.session.memory_for(self, ceil(least / self._shrunk))  # with all that is no part of plans
         return BadMachine(
             f"'{self.name}' can't run in {show_bytes(memory)}: {reason}needs {show_bytes(least)} in all",
             object=self.name,
             number=least,
-            remedy=f'give memory="{_size_text(least)}" or more, or a smaller batch',
+            remedy=f'give memory="{size_text(least)}" or more, or a smaller batch',
         )
 
     def _choice(
@@ -636,7 +629,7 @@ class PlannedGraph:
                     executor.close()
             self._executor = step.executor = None
             self._capacity = -1  # so that it is planned again
-            self._set_random(step.random)
+            set_random_state(step.random, self.session.device)
         return run()
 
     def _learn(self, error: BaseException) -> bool:
@@ -662,35 +655,23 @@ class PlannedGraph:
         self.session.say(f"'{node}' takes {show_bytes(count)} for itself: planning again")
         return True
 
-    def _random_state(self) -> Any:
-        torch = require("torch", "torch")
-        on_device = torch.cuda.get_rng_state(self.session.device) if self.session.is_cuda else None
-        return torch.get_rng_state(), on_device
-
-    def _set_random(self, state: Any) -> None:
-        torch = require("torch", "torch")
-        torch.set_rng_state(state[0])
-        if state[1] is not None:
-            torch.cuda.set_rng_state(state[1], self.session.device)
-
     def report(self) -> Mapping[str, Any]:
         """Figures of the plan in use."""
         choice = self.choice
         if choice is None:
             return {"name": self.name}
+        resident = choice.problem.limit_ps
         return {
             "name": self.name,
+            "ops": choice.captured.program.n_ops,
+            "plan": choice.how,
             "needed_bytes": self.needed,
             "capacity_bytes": self._capacity,
-            **choice.figures,
+            "predicted_seconds": choice.value / PICOSECONDS,
+            "resident_seconds": resident / PICOSECONDS,
+            "bound_seconds": choice.problem.bound().value / PICOSECONDS,
+            "copies": len(choice.plan.copy_rows),
             "planned_again": self.retries,
             "call_seconds": {} if self._executor is None else self._executor.call_seconds,
             "seconds": dict(self.seconds),
         }
-
-    def line(self) -> str:
-        """What the model needs, what it has, and what that costs."""
-        about = self.report()
-        if "needed_bytes" not in about:
-            return f"{self.name}: not planned yet"
-        return describe(about)

@@ -8,6 +8,7 @@ anew. Small graphs (a loss beside its model) get a part of the block for themsel
 from __future__ import annotations
 
 import atexit
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from loadmaster.errors import require
 from loadmaster.execute import own_allocator
-from loadmaster.execute.calls import Rows, storage_users
+from loadmaster.execute.calls import CallExecutor, Paused, Rows, storage_users
 from loadmaster.execute.pinned import (
     LARGE,
     Fingerprint,
@@ -180,6 +181,10 @@ class Session:
     """Address on the host -> what the caller of this call has on the device."""
     is_whole: bool = False
     """Every call so far was one graph and nothing else: nobody looks at what lies on the host in place of inputs."""
+    defers: bool = False
+    """A call that is nothing but a graph is made: whoever makes it waits for the device, at its end."""
+    reads_host: bool = True
+    """The last graph that was called reads or writes on the host while it runs."""
     given_bytes: int = 0
     """What callers have given on the device, at the most."""
     lent: list[Lent] = field(default_factory=list)
@@ -226,6 +231,18 @@ class Session:
     def goes_ahead(self) -> bool:
         """Whether calls may return before the device is done with them."""
         return self._thread is not None and self._thread.stream is not None
+
+    @contextmanager
+    def deferring(self) -> Iterator[None]:
+        """Around all of a call. Between its one graph and its end nothing of the caller's runs, so that the host can do
+        there what it has to while the device works."""
+        self.defers = self.is_whole and self.goes_ahead
+        try:
+            yield
+            if self.defers and self._thread is not None and self.reads_host:
+                self._thread.stream.synchronize()
+        finally:
+            self.defers = False
 
     def slow_down(self, rate: int) -> None:
         """What comes to the device comes at so many bytes per second, if the machine's links are not slower."""
@@ -510,6 +527,49 @@ class State:
         if self._host is not None and self._seen is not None:
             self._host.copy_(self.value)
             self._seen.changed(self._host)
+
+
+class Step:
+    """A training step from its forward call to its backward call."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, args: list[Any], random: Any) -> None:
+        torch = require("torch", "torch")
+        self.args, self.random, self.number = args, random, next(Step._numbers)
+        self.executor: CallExecutor | None = None
+        self.paused: Paused | None = None
+        self._token = torch.tensor([self.number])
+        self._alone = storage_users(self._token)
+
+    def handed_out(self) -> Any:
+        """What PyTorch keeps for the backward call: a tensor that has the number."""
+        return self._token[:]
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody can still make the backward call."""
+        return storage_users(self._token) > self._alone
+
+
+def size_text(count: int) -> str:
+    """Bytes, rounded up, as `fit` takes them."""
+    unit, size = ("MiB", 2**20) if count >= 2**24 else ("KiB", 2**10)
+    return f"{-(-count // size)}{unit}"
+
+
+def random_state(device: Any) -> Any:
+    """Of PyTorch's generators, on the host and on the device."""
+    torch = require("torch", "torch")
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def set_random_state(state: Any, device: Any) -> None:
+    """Draw what was drawn after that state."""
+    torch = require("torch", "torch")
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1], device)
 
 
 # Where weights are.

@@ -1,68 +1,29 @@
-"""How a graph can be run: with a plan that was found, and where none fits, in smaller pieces.
+"""Graphs of inference that fit in no other way, in smaller pieces: of convolutions, or of the batch.
 
-The pieces are of convolutions, or of the batch. Kernels may round otherwise for fewer samples, so graphs that fit stay
-as they are.
+Kernels may round otherwise for fewer samples, so graphs that fit stay as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from loadmaster.errors import BadMachine, BadProgram
 from loadmaster.machine.machine import Machine
 from loadmaster.offload.kind import kernel_room, make_offload
 from loadmaster.offload.model import Kernels
-from loadmaster.offload.problem import Offload
 from loadmaster.offload.repeats import quick
-from loadmaster.plan.plan import Plan
 from loadmaster.program.importers.torch.captured import Captured
 from loadmaster.program.importers.torch.compiled import Prepared
 from loadmaster.program.importers.torch.sample_axes import Batch
 from loadmaster.program.program import Program
 from loadmaster.program.repeats import repeat
-from loadmaster.units import PICOSECONDS, UNLIMITED, show_bytes, show_time
+from loadmaster.units import UNLIMITED
 
 FASTER = 0.97
 """Of the time with fewer parts of a batch: more parts have to take less."""
 MOST_PARTS, MOST_OPS = 8, 12_000
 """How many times as many parts as the fewest that fit are tried, and from how many ops on no more are."""
-
-
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """A plan that was found, and what it is a plan of."""
-
-    captured: Captured
-    plan: Plan
-    problem: Offload
-    value: int
-    """Picoseconds, simulated."""
-    how: str
-
-    @property
-    def figures(self) -> dict[str, Any]:
-        """What it is, and what is expected of it."""
-        return {
-            "ops": self.captured.program.n_ops,
-            "plan": self.how,
-            "predicted_seconds": self.value / PICOSECONDS,
-            "resident_seconds": self.problem.limit_ps / PICOSECONDS,
-            "bound_seconds": self.problem.bound().value / PICOSECONDS,
-            "copies": len(self.plan.copy_rows),
-        }
-
-
-def describe(about: Mapping[str, Any]) -> str:
-    """A graph's figures as one line."""
-    slower = about["predicted_seconds"] / max(1e-12, about["resident_seconds"])
-    bound = about["bound_seconds"] / max(1e-12, about["resident_seconds"])
-    return (
-        f"{about['name']}: needs {show_bytes(about['needed_bytes'])}, has {show_bytes(about['capacity_bytes'])}; "
-        f"{show_time(round(about['predicted_seconds'] * PICOSECONDS))} a pass is expected, "
-        f"{slower:.2f} times the ops' own time (no plan is below {bound:.2f})"
-    )
 
 
 def large_nodes(captured: Captured, program: Program, kernels: Kernels | None, most: int) -> set[str]:
