@@ -535,8 +535,8 @@ def _plain(value: Any) -> Any:
 
 
 def _predicted(report: Mapping[str, Any]) -> float:
-    """Of a call and, in training, of the optimizer's step after it."""
-    return float(report["predicted_seconds"]) + float(report["optimizer_seconds"])
+    """Of a call, with what passes before the device begins, and of the optimizer's step after it."""
+    return sum(float(report[name]) for name in ("host_seconds", "predicted_seconds", "optimizer_seconds"))
 
 
 def _process_used() -> int | None:

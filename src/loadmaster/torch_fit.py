@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
 import sys
 import types
@@ -99,7 +100,7 @@ class Fitted:
         while True:
             where = session.device if session.hold_statics else torch.device("cpu")
             moved = session.bring_all((args, kwargs), where)
-            session.called, before = Counter(), Traced.now()
+            session.called, before, began = Counter(), Traced.now(), clock.now()
             try:
                 found = self._called(*moved[0], **moved[1])
                 if not session.called and session.fill_origins():  # it ran on the host, without its inputs
@@ -116,6 +117,8 @@ class Fitted:
         traced = Traced.now().since(before)
         if traced != NOTHING:
             session.is_whole = traced == ONE_GRAPH and len(session.graphs) == 1
+        elif session.called:
+            session.host_seconds = min(session.entered - began, session.host_seconds or math.inf)
         session.is_whole &= session.called.total() == 1
         spare_zeros(found)
         session.settle_share()
@@ -153,6 +156,7 @@ class Fitted:
             + session.held_bytes,
             "predicted_seconds": sum(each.get("predicted_seconds", 0.0) for each in in_call),
             "optimizer_seconds": session.step_seconds,
+            "host_seconds": session.host_seconds or 0.0,
             "resident_seconds": sum(each.get("resident_seconds", 0.0) for each in in_call),
             "bound_seconds": sum(each.get("bound_seconds", 0.0) for each in in_call),
             "seconds": dict(self.seconds),

@@ -123,6 +123,8 @@ class PlannedGraph:
             for at, state in states.items():
                 given[at] = state.value
             self._set_aside()
+            if not self.session.called:
+                self.session.entered = clock.now()
             self.session.called[self] += 1
             call = Step(list(args), random_state(self.session.device))
             found = self._with_retries(call, lambda: self._executor_for(args, states).forward(given))

@@ -181,6 +181,10 @@ class Session:
     """Address on the host -> what the caller of this call has on the device."""
     is_whole: bool = False
     """Every call so far was one graph and nothing else: nobody looks at what lies on the host in place of inputs."""
+    entered: float = 0.0
+    """When the first graph of the last call was called."""
+    host_seconds: float | None = None
+    """What passes before that, at the least so far; None: every call was traced."""
     defers: bool = False
     """A call that is nothing but a graph is made: whoever makes it waits for the device, at its end."""
     reads_host: bool = True
