@@ -667,6 +667,7 @@ class PlannedGraph:
             "name": self.name,
             "ops": choice.captured.program.n_ops,
             "plan": choice.how,
+            "parts": self._parts,
             "needed_bytes": self.needed,
             "capacity_bytes": self._capacity,
             "predicted_seconds": choice.value / PICOSECONDS,
