@@ -307,7 +307,9 @@ def in_child(work: Callable[[], Reference]) -> Reference:
     """What is done in a process that is forked for it, and of which nothing is left in this one, nor on the device."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         path = Path(folder) / "reference"
-        child = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # idle threads of libraries hold no lock
+            child = os.fork()
         if not child:
             try:
                 torch.save(vars(work()), path)
