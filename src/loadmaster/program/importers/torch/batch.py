@@ -234,7 +234,7 @@ def _needed(tails: Mapping[Any, bool], batch: Batch) -> list[Any]:
 def _resized(node: Any, rule: Rule | None, count: int, size: int) -> list[Any] | None:
     """The arguments of a call for so many samples, where they name a size."""
     name, args = op_name(node.target), list(node.args)
-    if rule is None or name not in (*VIEWS, "expand", "native_group_norm"):
+    if rule is None or name not in (*VIEWS, "as_strided", "expand", "native_group_norm"):
         return None
     if name == "native_group_norm":
         args[3] = args[3] // size * count

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from loadmaster.errors import BadProgram
+from loadmaster.errors import BadProgram, require
 from loadmaster.program.importers.torch.batch import split_batch
 from loadmaster.program.importers.torch.captured import Captured, make_captured
 from loadmaster.program.importers.torch.graph import (
@@ -177,6 +177,7 @@ def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -
     plain = None
     if forward_outputs is None:
         plain = copied(graph)
+        _free_constants(plain)
         _join_calls(graph)
     backward |= join_losses(graph)
     names = [node.name for node in inputs]
@@ -190,6 +191,17 @@ def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -
         tuple(names.index(each) for each in updates),
         plain,
     )
+
+
+def _free_constants(graph: Any) -> None:
+    """Let constants that are made like another tensor (`x.new_zeros`) be made without it: they have no samples."""
+    torch = require("torch", "torch")
+    for node in graph.nodes:
+        value = {"new_zeros": 0, "new_ones": 1}.get(op_name(node.target))
+        if node.op == "call_function" and value is not None:
+            like = node.meta["val"]
+            node.target, node.args = torch.ops.aten.full.default, (list(map(int, like.shape)), value)
+            node.kwargs = {"dtype": like.dtype, "device": like.device}
 
 
 def _join_calls(graph: Any) -> None:

@@ -294,6 +294,16 @@ def _expand(node: Any, axes: dict[Any, int]) -> Rule | None:
     return None if axis is None else Rule((axis + len(shape_of(node)) - len(shape_of(node.args[0])),), axes)
 
 
+def _as_strided(node: Any, axes: dict[Any, int]) -> Rule | None:
+    """What names other strides for axes of one element alone, as pools of some layouts do."""
+    source, value = node.args[0].meta["val"], node.meta["val"]
+    same = source.shape == value.shape and source.storage_offset() == value.storage_offset()
+    strides = zip(source.shape, source.stride(), value.stride(), strict=False)
+    if _only(node, axes) != 0 or not same or any(n > 1 and one != other for n, one, other in strides):
+        return None
+    return Rule((0,), axes)
+
+
 def _repeat(node: Any, axes: dict[Any, int]) -> Rule | None:
     found = _expand(node, axes)
     return found if found is not None and node.args[1][found.results[0]] == 1 else None
@@ -514,6 +524,7 @@ _RULES: dict[str, Find] = {
     "unsqueeze": _unsqueeze,
     "squeeze": _squeeze,
     "expand": _expand,
+    "as_strided": _as_strided,
     "repeat": _repeat,
     **dict.fromkeys(["cat", "stack"], _cat),
     "constant_pad_nd": _pad,
