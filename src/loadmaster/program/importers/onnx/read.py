@@ -12,9 +12,10 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from loadmaster.errors import BadProgram, require
-from loadmaster.files import read_regular
+from loadmaster.files import open_regular
 from loadmaster.program.build import clean_name, topological_order
 from loadmaster.program.importers import malformed
+from loadmaster.program.importers.onnx.slim import read_slim
 
 STANDARD = ("", "ai.onnx")
 """Names of ONNX's own operators' domain."""
@@ -59,7 +60,8 @@ def _parse(onnx: Any, path: Path) -> Any:
                 number=size,
                 remedy="save the model with its weights as external data",
             )
-        return onnx.ModelProto.FromString(read_regular(path, LARGEST_FILE))
+        with open_regular(path, LARGEST_FILE) as file:
+            return onnx.ModelProto.FromString(read_slim(file))
     except FileNotFoundError:
         raise BadProgram(f"there is no file '{path}'", object=str(path), remedy="check the path") from None
     except (OSError, ValueError) as error:
