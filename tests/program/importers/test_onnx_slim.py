@@ -12,7 +12,7 @@ import pytest
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.program.importers.onnx import import_onnx
-from loadmaster.program.importers.onnx.slim import LARGE, read_slim
+from loadmaster.program.importers.onnx.read import LARGE, read_slim
 
 onnx = pytest.importorskip("onnx")
 
