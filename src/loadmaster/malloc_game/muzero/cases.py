@@ -22,11 +22,12 @@ import numpy as np
 
 from loadmaster.arrays import Int32, Int64
 from loadmaster.errors import LoadmasterError
+from loadmaster.learn.training import Own
 from loadmaster.machine import load_machine
 from loadmaster.machine.machine import Machine
 from loadmaster.malloc_game.muzero.board import Board, first_board
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.mapping.egrl.cases import FAMILIES, Own, random_convnet, random_transformer, scale_batch
+from loadmaster.mapping.egrl.cases import FAMILIES, random_convnet, random_transformer, scale_batch
 from loadmaster.program.build import Access, Builder
 from loadmaster.program.program import Program, TensorKind, TieKind
 from loadmaster.program.zoo import load_workload

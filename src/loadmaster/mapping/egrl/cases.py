@@ -23,6 +23,7 @@ import numpy as np
 
 from loadmaster.arrays import Int32, Int64
 from loadmaster.errors import LoadmasterError
+from loadmaster.learn.training import Own
 from loadmaster.machine import load_machine
 from loadmaster.machine.machine import Machine, Memory
 from loadmaster.mapping.problem import Mapping
@@ -63,10 +64,6 @@ LEAST_GAIN = 0.02
 Rng = np.random.Generator
 Tensor = int
 """A number of `Builder`."""
-
-
-Own = Sequence[tuple[Program, Machine]]
-"""A user's programs, each with the machine that it is for."""
 
 
 def make_case(number: int, seed: int = 0, own: Own = ()) -> Mapping:
