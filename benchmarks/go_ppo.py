@@ -79,7 +79,9 @@ class Rollouts(ScreenedStretch):
             reward, over = np.zeros(len(chosen)), np.zeros(len(chosen))
             reward[order] = np.log(best[:-1] / np.maximum(1.0, best[1:]))
             over[order] = values >= UNFIT
-            picks.append(chosen), rewards.append(reward), unfit.append(over)
+            picks.append(chosen)
+            rewards.append(reward)
+            unfit.append(over)
         made = np.stack(picks)
         log_prob = np.stack([plackett_luce(logits, each)[0] for each in made])
         return Batch(rows, made, np.stack(rewards), np.stack(unfit), log_prob)
@@ -117,16 +119,17 @@ def advantages(batches: list[Batch], price: float) -> list[Float64]:
     return [each - each.mean() for each in found]
 
 
-def update(network: Network, batches: list[Batch], price: float, options: Options, seed: int) -> Network:
-    """The network after an iteration's steps of the clipped surrogate."""
-    rng, advantage, stopped = np.random.default_rng([seed, 8]), advantages(batches, price), False
+def update(
+    network: Network, batches: list[Batch], price: float, options: Options, seed: int
+) -> tuple[Network, list[float]]:
+    """(the network after an iteration's steps of the clipped surrogate, how far each step's batch had moved)"""
+    rng, advantage, moved = np.random.default_rng([seed, 8]), advantages(batches, price), list[float]()
 
     def draw() -> tuple[Float32, object]:
         some = rng.choice(len(batches), size=min(16, len(batches)), replace=False).tolist()
         cuts = np.cumsum([0, *(len(batches[each].rows) for each in some)])
 
         def error(out: Float32) -> Float32:
-            nonlocal stopped
             logit, gain = out.astype(np.float64).T
             utility = -np.logaddexp(0.0, -logit) + 2 * np.log(np.maximum(gain, 0.0) + 0.02)
             by_logits, kl = np.zeros(len(out)), []
@@ -140,16 +143,16 @@ def update(network: Network, batches: list[Batch], price: float, options: Option
                     weight = np.where(clipped, 0.0, ratio * wanted) / (len(some) * batch.picks.size)
                     by_logits[own] += weight @ share
                     np.subtract.at(by_logits[own], picks, weight)
-            stopped = stopped or float(np.mean(kl)) > MOST_KL
+            moved.append(float(np.mean(kl)))
             found = np.zeros_like(out)
-            if not stopped:
+            if max(moved) <= MOST_KL:
                 found[:, 0] = by_logits / GUMBEL / (1 + np.exp(np.clip(logit, -30, 30)))
                 found[:, 1] = np.where(gain > 0, by_logits / GUMBEL * 2 / (np.maximum(gain, 0.0) + 0.02), 0.0)
             return found
 
         return np.concatenate([batches[each].rows for each in some]), error
 
-    return descend(network, draw, options, None)  # type: ignore[arg-type]
+    return descend(network, draw, options, None), moved  # type: ignore[arg-type]
 
 
 def main() -> int:
@@ -158,7 +161,7 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=30)
     parser.add_argument("--graphs", type=int, default=48, help="an iteration")
     parser.add_argument("--steps", type=int, default=8, help="an iteration")
-    parser.add_argument("--learning-rate", type=float, default=3e-5)
+    parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--out", type=Path, default=Path("ppo.npz"))
     arguments = parser.parse_args()
     policy = load_policy(arguments.policy)
@@ -176,10 +179,13 @@ def main() -> int:
         allowed = unfit if allowed is None else allowed
         price = max(0.0, price + PRICE_STEP * (unfit - allowed))
         assert policy.changes is not None
-        policy = replace(policy, changes=update(policy.changes, batches, price, options, iteration))
+        changes, moved = update(policy.changes, batches, price, options, iteration)
+        policy = replace(policy, changes=changes)
         gained = float(np.mean([each.reward.sum(axis=1).mean() for each in batches]))
+        steps = sum(each <= MOST_KL for each in moved)
         print(
-            f"{iteration}: {len(batches)} plans, gain {gained:.5f}, unfit {unfit:.4f}, price {price:.3f}",
+            f"{iteration}: {len(batches)} plans, gain {gained:.5f}, unfit {unfit:.4f}, price {price:.3f}, "
+            f"{steps} steps, KL {max(moved):.4f}",
             flush=True,
         )
         save_policy(

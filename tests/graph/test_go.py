@@ -376,6 +376,11 @@ def test_a_trained_policy_is_used(tmp_path: Path) -> None:
     assert not problem.violations(problem.plan(own.decision))
     arrays, about = read_policy(out, "go")
     assert about["rounds"][0]["graphs"] == 6
+    training.train(out=tmp_path / "more.npz", options=TINY | {"steps": 1, "graphs": 3}, init=str(out))
+    more, then = read_policy(tmp_path / "more.npz", "go")
+    assert then["init"]["data"] == about["data"] and then["trained_on"]["graphs"] == 9
+    moved = np.abs(more["changes.enter"] - arrays["changes.enter"])
+    assert 0 < moved.max() < 0.01  # a step from there, not from the beginning
     del arrays["ranker.enter"]
     save_policy(tmp_path / "bad.npz", arrays, about)
     with pytest.raises(BadPolicy, match="no networks and portfolio"):

@@ -61,7 +61,7 @@ from loadmaster.graph.moves import Changes
 from loadmaster.graph.pipeline import WORST, batch_size
 from loadmaster.graph.problem import UNFIT
 from loadmaster.learn.checkpoints import BadState, check_same, read_state, state_path, write_state
-from loadmaster.learn.policies import save_policy
+from loadmaster.learn.policies import read_policy, save_policy
 from loadmaster.learn.session import check_settings, make_settings
 from loadmaster.learn.training import (
     Calls,
@@ -413,7 +413,7 @@ def train(
       seed: the same seed and graphs give the same policy, whoever computes it.
       options: fields of `Options`.
       own: programs and their machines that every second case is made from; the others are random.
-      init: a policy to start from: its ranker searches from the first round on.
+      init: a policy to start from: its networks search from the first round on, and every fit begins with them.
       resume: a state file of an earlier training with the same options; rounds that it has are not done again.
       workers: shares the searches out; without, all are done in this process.
       report: takes a line about how it goes.
@@ -439,7 +439,13 @@ class _Training:
         self.options, self.out, self.seed, self.report, self.started = options, out, seed, report, now()
         self.first = _first_portfolio(seed)
         """[TRIED, 6]"""
-        self.policy = Policy(None, None, self.first) if init is None else load_policy(init)
+        self.initial, self.before = Policy(None, None, self.first), dict[str, Any]()
+        """What fits begin with, and what made it."""
+        if init not in (None, UNTRAINED):
+            self.initial, about = load_policy(init), read_policy(init, "go")[1]
+            kept = ("command", "seed", "rounds", "data", "init")
+            self.before = {name: about[name] for name in kept if name in about}
+        self.policy = self.initial
         self.rounds = list[dict[str, Any]]()
         self.data = _no_data()
         if resume is not None:
@@ -497,8 +503,8 @@ class _Training:
         own = data["change_case"] % VALIDATION != 0
         change_rows, change_logs = data["change_rows"][own], data["change_logs"][own]
         one, other = (np.random.default_rng([self.seed, number, each]) for each in (6, 7))
-        first = RANKER.make(self.seed, *_moments(rows))
-        second = CHANGES.make(self.seed, *_moments(change_rows))
+        first = self.initial.ranker or RANKER.make(self.seed, *_moments(rows))
+        second = self.initial.changes or CHANGES.make(self.seed, *_moments(change_rows))
         with ThreadPoolExecutor(2) as pool:  # most of it is in NumPy, which lets the other go on meanwhile
             fits = (
                 pool.submit(fit_ranker, first, rows, logs, data["case"][kept], options, one, until),
@@ -555,7 +561,7 @@ class _Training:
             "traced": TRACED,
             "small": SMALL,
             "devices": DEVICES,
-            "graphs": self.rounds[-1]["graphs"],
+            "graphs": self.rounds[-1]["graphs"] + _graphs_before(self.before),
         }
         held_out = {"models": HELD_OUT_MODELS, "families": HELD_OUT_FAMILIES, "machines": HELD_OUT_MACHINES}
         header = policy_header(
@@ -566,11 +572,19 @@ class _Training:
             data=_digests(self.data),
             trained_on=trained_on,
             held_out=held_out,
+            **({"init": self.before} if self.before else {}),
         )
         arrays = policy.arrays()
         save_policy(self.out, arrays, header)
-        about = {"agent": "go", "options": asdict(self.options), "seed": self.seed, "rounds": self.rounds}
-        write_state(state_path(self.out), {**self.data, **arrays}, about, compress=False)
+        about = {
+            "agent": "go",
+            "options": asdict(self.options),
+            "seed": self.seed,
+            "rounds": self.rounds,
+            "init": self.before,
+        }
+        initial = {f"initial.{name}": each for name, each in self.initial.arrays().items()}
+        write_state(state_path(self.out), {**self.data, **arrays, **initial}, about, compress=False)
 
     def _resume(self, path: Path) -> None:
         state, about = read_state(path, "go")
@@ -581,6 +595,9 @@ class _Training:
             self.policy = Policy(*networks, portfolio)
             self.data = {name: np.asarray(state[name]) for name in self.data}
             self.rounds = list(about["rounds"])
+            if about["init"]:
+                networks = RANKER.read(state, "initial.ranker"), CHANGES.read(state, "initial.changes")
+                self.initial, self.before = Policy(*networks, portfolio), dict(about["init"])
         except (LoadmasterError, KeyError, TypeError) as error:
             raise BadState(
                 f"'{path}' can't be resumed: {error}",
@@ -593,6 +610,11 @@ def _graphs(case: Int64) -> list[Int64]:
     """Rows of each graph, which are together."""
     starts = np.flatnonzero(np.diff(case, prepend=-1))
     return np.split(np.arange(len(case)), starts[1:]) if len(case) else []
+
+
+def _graphs_before(about: Mapping[str, Any]) -> int:
+    """Graphs that a policy was trained on, with those of the one that it began with."""
+    return int(about["rounds"][-1]["graphs"]) + _graphs_before(about.get("init", {})) if about else 0
 
 
 def _digests(data: Mapping[str, npt.NDArray[Any]]) -> dict[str, str]:
