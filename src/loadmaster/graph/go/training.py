@@ -89,8 +89,9 @@ CASES = 24
 """Graphs in a batch of first placements."""
 GAIN = 1e-6
 """A change is for the better from this on."""
-TRIED, KEPT = 64, 16
-"""Members of the portfolio that are tried on every graph of the first round, and those that are kept."""
+TRIED, TRIED_LATER, KEPT = 64, 32, 16
+"""Placements that the scheduler makes of every graph of the first round, each with parameters that the portfolio is chosen
+from, and of later graphs; and members of the portfolio."""
 VALIDATION = 10
 """Every such graph is left out of the fit."""
 REQUESTS = 32
@@ -195,7 +196,8 @@ class Recorder(Go):
     def _try_placements(self, proposer: Proposer, rng: Rng) -> None:
         """All first placements with every fusion; that is no part of the search."""
         space, problem, members = proposer.space, proposer.problem, len(self.tried)
-        made = np.concatenate([self.decode(proposer, rng, TRIED), np.stack(proposer.starts)])
+        count = TRIED if self.policy.ranker is None else TRIED_LATER
+        made = np.concatenate([self.decode(proposer, rng, count), np.stack(proposer.starts)])
         device, which = np.unique(made, axis=0, return_inverse=True)
         values = np.full((len(device), MODES), WORST)
         for mode, fusion in enumerate(space.modes):
