@@ -33,8 +33,8 @@ ACTIONS, STATES, PICKS = 4, 2, 32
 """Actions from a plan in hand, plans in hand of a search, changes in an action at most."""
 CLIP, MOST_KL = 0.2, 0.02
 PRICE_STEP = 2.0
-FIRST_CASE, SEED = 5_000_000, 3
-"""Graphs that the training before has not seen."""
+FIRST_CASE = 5_000_000
+"""Numbers that the training before has not had."""
 
 
 @dataclass
@@ -161,7 +161,8 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=30)
     parser.add_argument("--graphs", type=int, default=48, help="an iteration")
     parser.add_argument("--steps", type=int, default=8, help="an iteration")
-    parser.add_argument("--learning-rate", type=float, default=3e-4)
+    parser.add_argument("--learning-rate", type=float, default=2e-5)
+    parser.add_argument("--seed", type=int, default=3, help="of the graphs")
     parser.add_argument("--out", type=Path, default=Path("ppo.npz"))
     arguments = parser.parse_args()
     policy = load_policy(arguments.policy)
@@ -173,7 +174,7 @@ def main() -> int:
         for number in range(arguments.graphs):
             case = FIRST_CASE + iteration * arguments.graphs + number
             player = Player(policy)
-            solve(player, make_case(case, SEED), Budget(192), case)
+            solve(player, make_case(case, arguments.seed), Budget(192), case)
             batches += player.batches
         unfit = float(np.mean(np.concatenate([each.unfit.ravel() for each in batches])))
         allowed = unfit if allowed is None else allowed
