@@ -131,7 +131,7 @@ def update(
 
         def error(out: Float32) -> Float32:
             logit, gain = out.astype(np.float64).T
-            utility = -np.logaddexp(0.0, -logit) + 2 * np.log(np.maximum(gain, 0.0) + 0.02)
+            utility = -np.logaddexp(0.0, -logit) + np.log(np.maximum(gain, 0.0) + 0.02)  # as `rank` has it
             by_logits, kl = np.zeros(len(out)), []
             for at, number in enumerate(some):
                 own, batch = slice(cuts[at], cuts[at + 1]), batches[number]
@@ -147,7 +147,7 @@ def update(
             found = np.zeros_like(out)
             if max(moved) <= MOST_KL:
                 found[:, 0] = by_logits / GUMBEL / (1 + np.exp(np.clip(logit, -30, 30)))
-                found[:, 1] = np.where(gain > 0, by_logits / GUMBEL * 2 / (np.maximum(gain, 0.0) + 0.02), 0.0)
+                found[:, 1] = np.where(gain > 0, by_logits / GUMBEL / (np.maximum(gain, 0.0) + 0.02), 0.0)
             return found
 
         return np.concatenate([batches[each].rows for each in some]), error

@@ -582,10 +582,10 @@ CHANGES = Shape(CHANGE_FEATURES, 64, 2)
 
 
 def rank(network: Network, features: Float32) -> Float64:
-    """[K] by which changes are ranked: the logarithm of what is expected of a gain."""
+    """[K] by which changes are ranked: the logarithm of what is expected of the root of a gain."""
     logit, gain = network(features).astype(np.float64).T
     likely = -np.logaddexp(0.0, -logit)
-    return np.asarray(likely + 2 * np.log(np.maximum(gain, 0.0) + 0.02), dtype=np.float64)
+    return np.asarray(likely + np.log(np.maximum(gain, 0.0) + 0.02), dtype=np.float64)
 
 
 def silu(x: npt.NDArray[np.floating]) -> Float32:
