@@ -85,12 +85,12 @@ TABLES = {
     "(`--maps 160 --workers ray:1 ray:2 ray:4 ray:8`)",
     "islands": "Eight islands of 8,000 evaluations by annealing, bert on nnp-i, a core each while they run; starting workers is "
     "counted (`--islands 8 --maps 8000`; `none`: one after the other, without workers)",
+    "islands-ray": "The same with 24,000 evaluations (`--islands 8 --maps 24000`), some nine CPU seconds in all: a "
+    "cluster took as long to start, on cores that were busy, so that no gain is to be seen",
     "islands-16-cores": "Sixteen islands of 15,000 evaluations on a computer of 16 cores "
     "(`--islands 16 --maps 15000 --rounds 1 --workers local:1 local:2 local:4 local:8`)",
     "islands-2-cores": "Sixteen islands of 15,000 evaluations on two cores (`--islands 16 --maps 15000 --rounds 1 "
     "--workers local:1 local:2`); four and eight workers were not measured on as many cores",
-    "islands-ray": "The same with 24,000 evaluations (`--islands 8 --maps 24000`), some nine CPU seconds in all: a "
-    "cluster took as long to start, on cores that were busy, so that no gain is to be seen",
 }
 """Recorded file -> what it shows."""
 
