@@ -44,9 +44,8 @@ def seconds_of(row: dict[str, Any]) -> float | None:
     return limit
 
 
-def at_equal_seconds(rows: Sequence[dict[str, Any]]) -> str:
-    """Graph by graph, of the rows that processor seconds limited, means over seeds; a graph is there once all have run on it."""
-    limited = [row for row in rows if seconds_of(row) is not None]
+def at_equal_seconds(limited: Sequence[dict[str, Any]]) -> str:
+    """Graph by graph, of rows that processor seconds limited, means over seeds; a graph is there once all have run on it."""
     columns = [name for name in SOLVERS if any(row["solver"] == name for row in limited)]
     lines, means = [], []
     for case in (*REAL, *SYNTHETIC, *LARGER):
@@ -64,6 +63,41 @@ def at_equal_seconds(rows: Sequence[dict[str, Any]]) -> str:
         ["mean", "", *(shown(math.exp(statistics.fmean(each))) for each in zip(*means, strict=True))]
     )
     return table(["graph", "seconds", *(f"`{name}`" for name in columns)], lines)
+
+
+def against_seconds(limited: Sequence[dict[str, Any]]) -> str:
+    """On how many graphs `go` is better than each other solver, the same graphs and seeds for both."""
+    value = {(row["case"], row["seed"], row["solver"]): row["value"] for row in limited}
+    lines = []
+    for name in (name for name in SOLVERS if name != "go"):
+        own = {
+            case: [
+                math.log(value[case, seed, "go"] / value[case, seed, name])
+                for seed in range(10)
+                if (case, seed, "go") in value and (case, seed, name) in value
+            ]
+            for case in (*REAL, *SYNTHETIC, *LARGER)
+        }
+        over = {case: math.exp(statistics.fmean(each)) for case, each in own.items() if each}
+        if not over:
+            continue
+        real, synthetic = (
+            [math.log(ratio) for case, ratio in over.items() if ("/" in case) == made]
+            for made in (False, True)
+        )
+        worst = max(over, key=lambda case: over[case])
+        lines.append(
+            [
+                f"`{name}`",
+                str(sum(ratio < 0.999 for ratio in over.values())),
+                str(sum(0.999 <= ratio <= 1.001 for ratio in over.values())),
+                str(sum(ratio > 1.001 for ratio in over.values())),
+                f"{over[worst]:.3f} (`{worst}`)",
+                *(shown(math.exp(statistics.fmean(each))) if each else "–" for each in (real, synthetic)),
+            ]
+        )
+    head = ["`go` against", "better", "within 0.1 %", "worse", "worst", "time over its, real", "synthetic"]
+    return "\n\n" + table(head, lines) if lines else ""
 
 
 def larger(rows: Sequence[dict[str, Any]]) -> str:
@@ -175,13 +209,19 @@ def page(document: dict[str, Any]) -> str:
         ]
         for case, cases in [*((case, [case]) for case in trained_on), ("", trained_on)]
     ]
-    limited = len({row["seed"] for row in document["rows"] if seconds_of(row) is not None})
+    limited = [row for row in document["rows"] if seconds_of(row) is not None]
+    short, long = (
+        [row for row in limited if ((seconds_of(row) or 0) < 60) == brief] for brief in (True, False)
+    )
     for title, made in (
         (
             "Families that GO is trained on, 512 evaluations, two seeds",
             table(["graph", *(f"`{name}`" for name in names)], lines) if names else "",
         ),
-        (f"Equal processor seconds, seeds: {limited}", at_equal_seconds(document["rows"])),
+        *(
+            (f"Equal processor seconds, {name}", at_equal_seconds(own) + against_seconds(own))
+            for name, own in (("few", short), ("one core", long))
+        ),
         ("Larger graphs", larger(document["rows"])),
     ):
         if made:

@@ -94,3 +94,9 @@ def test_what_is_printed_after_a_training_learns_more(run: Any) -> None:
     assert "go on:" not in said
     line = said.partition("more:    loadmaster ")[2].partition("\n")[0]
     assert line == "train go --time-limit 60s --init p.npz --out p-more.npz"
+
+
+@pytest.mark.parametrize("agent", ["egrl", "muzero", "go"])
+def test_no_time_at_all_is_refused(run: Any, agent: str) -> None:
+    refused = run("train", agent, "--time-limit", "0s", "--out", "p.npz")
+    assert refused.exit == 2 and "nothing is learned in 0 s: give more time" in refused.error_line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ from loadmaster.graph.go.scores import (
     take_changes,
 )
 from loadmaster.graph.go.search import FIRST, SHIPPED, Go, first_pairs, load_policy
-from loadmaster.graph.go.training import search_cases
+from loadmaster.graph.go.training import search_case
 from loadmaster.learn.checkpoints import BadState, state_path
 from loadmaster.learn.policies import BadPolicy, read_policy, save_policy
 from loadmaster.machine import load_machine
@@ -225,6 +226,20 @@ def test_paths_through_a_moved_group_are_those_of_a_plain_loop() -> None:
             assert run.through[chosen, there] == pytest.approx(through, abs=1e-9)
             assert run.early[chosen, there] == pytest.approx(early, abs=1e-9)
             assert run.urge[chosen, there] == pytest.approx(urge, abs=1e-9)
+        freed, last = 0.0, None
+        for at in range(problem.devices):
+            own = sorted(np.flatnonzero(device == at).tolist(), key=lambda step: start[step])
+            for before, step in itertools.pairwise([None, *own]):
+                assert step is not None
+                if group[step] == chosen:
+                    continue
+                if before is not None and group[before] == chosen:
+                    end_before = 0 if last is None else end[last]
+                    sooner = max(0, start[step] - max(found["ready"][step], end_before)) / time
+                    freed += sooner * np.exp(-50 * min(1.0, (found["latest"][step] - end[step]) / time))
+                last = step
+            last = None
+        assert run.freed[chosen] == pytest.approx(freed, abs=1e-9)
     assert np.all(run.short >= 0) and np.all(run.short <= run.group_work[:, None] + 1e-9)
 
 
@@ -336,7 +351,7 @@ def test_training_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
         training.Options(**(TINY | {"rounds": 2})), tmp_path / "part.npz", 0, None, None, print
     )
     search = training.make_searcher(training.Message({}, {}))
-    first._search(0, search, 1, None, None)
+    first._search(0, lambda requests: [search(each) for each in requests], 1, None)
     first._fit(0, None)
     first._write()
     again = training.train(
@@ -361,6 +376,11 @@ def test_a_trained_policy_is_used(tmp_path: Path) -> None:
     assert not problem.violations(problem.plan(own.decision))
     arrays, about = read_policy(out, "go")
     assert about["rounds"][0]["graphs"] == 6
+    training.train(out=tmp_path / "more.npz", options=TINY | {"steps": 1, "graphs": 3}, init=str(out))
+    more, then = read_policy(tmp_path / "more.npz", "go")
+    assert then["init"]["data"] == about["data"] and then["trained_on"]["graphs"] == 9
+    moved = np.abs(more["changes.enter"] - arrays["changes.enter"])
+    assert 0 < moved.max() < 0.01  # a step from there, not from the beginning
     del arrays["ranker.enter"]
     save_policy(tmp_path / "bad.npz", arrays, about)
     with pytest.raises(BadPolicy, match="no networks and portfolio"):
@@ -423,7 +443,7 @@ def test_ctrl_c_ends_the_training_and_not_one_search(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("loadmaster.graph.large_neighbourhood.LargeNeighbourhood.run", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        search_cases([0], 0, load_policy(SHIPPED), 2)
+        search_case(0, 0, load_policy(SHIPPED), 2)
 
 
 def test_a_policy_of_another_agent_and_a_state_of_training_are_named(tmp_path: Path) -> None:

@@ -123,6 +123,9 @@ def test_options_of_a_wrong_type_are_refused_before_anything_runs(kind: str) -> 
         ("screen", 2.5, "give a whole number"),
         ("batch", float("nan"), "give a whole number"),
         ("portfolio", -1, "give a whole number from 0 to 1000000000"),
+        ("screen", -1, "give a whole number from 1 to 1000000000"),
+        ("screen", 0, "give a whole number from 1 to 1000000000"),
+        ("batch", 0, "give a whole number from 1 to 1000000000"),
     ],
 )
 def test_a_refused_option_says_what_it_takes(option: str, value: object, remedy: str) -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
 from loadmaster.arrays import Bool, Float64, Int8, Int64
-from loadmaster.errors import LoadmasterError
 from loadmaster.graph import UNFIT, GraphOptimization
 from loadmaster.graph.decoder import alike
 from loadmaster.graph.large_neighbourhood import LargeNeighbourhood, make_progress
@@ -21,7 +21,15 @@ from loadmaster.graph.moves import Changes, FittedMoves, Moves, first_rows
 from loadmaster.graph.pipeline import WORST, Candidates, batch_size, constructive, graph_of
 from loadmaster.graph.search import check_start, starts
 from loadmaster.host import cores
-from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
+from loadmaster.search.solver import (
+    Meter,
+    Solution,
+    Solver,
+    State,
+    check_option,
+    generator_state,
+    restore_generator,
+)
 
 Rng = np.random.Generator
 
@@ -350,15 +358,13 @@ class AnnealingChains(Solver):
     name, problem_kind = "annealing-chains", "graph"
     summary = "constructive plans, large neighbourhoods of the best, then chains of annealing"
     deterministic = scheduled = True
+    least_options = MappingProxyType({"chains": 1})
 
     def __init__(
         self, chains: int | None = None, neighbourhoods: int = NEIGHBOURHOODS, threads: int | None = None
     ) -> None:
-        for name, number, least in (("chains", chains, 1), ("neighbourhoods", neighbourhoods, 0)):
-            if number is not None and number < least:
-                raise LoadmasterError(
-                    f"{number} {name} can't search", object=name, number=number, remedy=f"use {least} or more"
-                )
+        check_option(self.name, "chains", chains, "int | None", 1)
+        check_option(self.name, "neighbourhoods", neighbourhoods, "int")
         self.chains, self.neighbourhoods, self.threads = chains, neighbourhoods, threads
         self.options = {"chains": chains, "neighbourhoods": neighbourhoods, "threads": threads}
 

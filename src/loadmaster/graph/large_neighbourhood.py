@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from loadmaster.arrays import Bool, Float64, Int32, Int64
-from loadmaster.errors import LoadmasterError
 from loadmaster.graph.decoder import Decoder, FusionMode, fusion_modes, hinted_devices, leaves, partitions
 from loadmaster.graph.list_placers import Heft, MEtf
 from loadmaster.graph.moves import Changes, FittedMoves, Moves, first_rows
@@ -30,6 +31,7 @@ from loadmaster.search.solver import (
     Solution,
     Solver,
     State,
+    check_option,
     generator_state,
     restore_generator,
 )
@@ -250,6 +252,18 @@ class Proposer:
         self.bandit = Bandit(operators)
         self.unit = float(self.decoder.work.mean()) if problem.groups else 0.0
 
+    @cached_property
+    def starts(self) -> list[Int32]:
+        """Placements [G] to begin with: hints and partitions."""
+        if self.neighbourhoods is None:
+            return [self.space.devices(self.problem.vector())]
+        return [*hinted_devices(self.problem), *self.partitions]
+
+    @cached_property
+    def partitions(self) -> Int32:
+        """[2 or 0, G]"""
+        return partitions(self.problem)
+
     def draw_parameters(self, rng: Rng, count: int) -> tuple[Float64, Int64]:
         """([count, 5] in logarithms, [count] orders)"""
         drawn = self.bandit.mean + DEVIATION * rng.normal(size=(count, len(MEAN)))
@@ -381,15 +395,13 @@ class LargeNeighbourhood(Solver):
     problem_kind = "graph"
     summary = "frees groups and lets a list scheduler put them again; a bandit chooses which"
     deterministic = scheduled = True
+    least_options = MappingProxyType({"batch": 1, "screen": 1})
 
     def __init__(
         self, batch: int = 8, screen: int = 4, portfolio: int = 16, threads: int | None = None
     ) -> None:
-        for name, number, least in (("batch", batch, 1), ("screen", screen, 1), ("portfolio", portfolio, 0)):
-            if number < least:
-                raise LoadmasterError(
-                    f"{name} can't be {number}", object=name, number=number, remedy=f"use {least} or more"
-                )
+        for name, number in (("batch", batch), ("screen", screen), ("portfolio", portfolio)):
+            check_option(self.name, name, number, "int", self.least_options.get(name, 0))
         self.batch, self.screen, self.portfolio, self.threads = batch, screen, portfolio, threads
         self.options: dict[str, Any] = {
             "batch": batch,
@@ -436,7 +448,7 @@ class LargeNeighbourhood(Solver):
         problem, (first, *others) = proposer.problem, proposer.space.modes
         found = Starts(meter, proposer.space)
         self.look_first(proposer, rng, found)
-        found.add([*found.elsewhere, *self.starts(proposer)], first)
+        found.add([*found.elsewhere, *proposer.starts], first)
         placements = found.best_devices(FUSED_OTHERWISE)
         for mode in others:
             found.add(placements, mode)
@@ -463,7 +475,7 @@ class LargeNeighbourhood(Solver):
         space = proposer.space
         if proposer.neighbourhoods is not None and not found.given:
             more = constructive_devices(proposer.problem, late)
-            more = np.unique(np.concatenate([np.stack(self.starts(proposer)), more]), axis=0)
+            more = np.unique(np.concatenate([np.stack(proposer.starts), more]), axis=0)
             more = more[np.argsort(reckon_time(proposer, more), kind="stable")]
             most = min(CONSTRUCTED, (meter.budget.evaluations or UNLIMITED) // CONSTRUCTED_ONE_IN)
             found.add(list(more[:most]), found.best_mode())
@@ -473,13 +485,6 @@ class LargeNeighbourhood(Solver):
         for mode in space.modes:
             found.add(placements, mode)
             found.add(placements, mode, paths=True)
-
-    def starts(self, proposer: Proposer) -> list[Int32]:
-        """Placements [G] to begin with."""
-        problem = proposer.problem
-        if proposer.neighbourhoods is None:
-            return [proposer.space.devices(problem.vector())]
-        return [*hinted_devices(problem), *partitions(problem)]
 
     def search(
         self,

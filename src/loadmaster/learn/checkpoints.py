@@ -53,12 +53,12 @@ def state_path(out: Path) -> Path:
     return out.with_suffix(".state.npz")
 
 
-def write_state(path: Path, state: State, about: Mapping[str, Any]) -> None:
+def write_state(path: Path, state: State, about: Mapping[str, Any], *, compress: bool = True) -> None:
     """Write arrays by name, and what made them, as one npz."""
     header = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
     arrays: dict[str, Any] = {f"array.{name}": array for name, array in state.items()}
     with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, about=header, **arrays)
+        (np.savez_compressed if compress else np.savez)(file, about=header, **arrays)
 
 
 def read_state(path: Path, agent: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.clock import now
-from loadmaster.errors import LoadmasterError, nearest, require
-from loadmaster.host import command_line, versions
+from loadmaster.errors import LoadmasterError, nearest
 from loadmaster.search.solver import MOST_OF_AN_OPTION, Meter, State, rename_options
 
 # Settings of a learned agent: a frozen dataclass, made from what a user gave and checked once.
@@ -177,37 +176,3 @@ class Ring:
     def oldest_first(self) -> npt.NDArray[np.int64]:
         """[filled] the places in the order in which they were stored."""
         return np.arange(self.stored - self.filled, self.stored) % self.capacity
-
-
-# What training functions have in common: what made a policy, and how a training that goes on is told.
-
-Report = Callable[[str], None]
-"""Takes a line about how it goes."""
-
-
-class Unfinished(LoadmasterError):
-    """Training was ended before it had made a policy."""
-
-    exit_code = 130
-
-
-def ignore(line: str) -> None:
-    """A `Report` that says nothing."""
-
-
-def require_agents(*packages: str) -> None:
-    """Raise `MissingPackage` where what training needs is not installed."""
-    for package in packages:
-        require(package, "agents")
-
-
-def policy_header(agent: str, seed: int, options: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """What made a policy, for its file."""
-    return {
-        "agent": agent,
-        "command": command_line(),
-        "seed": seed,
-        "settings": dict(options),
-        "versions": versions(),
-        **more,
-    }

@@ -332,7 +332,8 @@ def _make(name: str, where: str, options: dict[str, Any], variant: str | None = 
             )
     for option, value in options.items():
         if option in parameters:
-            check_option(name, option, value, str(parameters[option].annotation))
+            least = getattr(maker, "least_options", {}).get(option, 0)
+            check_option(name, option, value, str(parameters[option].annotation), least)
     return maker(**options)
 
 

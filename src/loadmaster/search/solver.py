@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -366,7 +366,7 @@ _MOST_OF = {"population": 10**6, "threads": 4096, "slices": 4096, "slice_bytes":
 """Of those that take memory or threads as they are given, and of bytes."""
 
 
-def check_option(solver: str, option: str, value: object, annotation: str) -> None:
+def check_option(solver: str, option: str, value: object, annotation: str, least: int = 0) -> None:
     """Raise if a value is not of the type that the solver's code says, or is no number of anything."""
     types = [each.partition("[")[0].replace("Sequence", "tuple") for each in annotation.split(" | ")]
     if not set(types) <= _WORDS.keys():
@@ -376,7 +376,7 @@ def check_option(solver: str, option: str, value: object, annotation: str) -> No
     asked = " or ".join(_WORDS[each] for each in types if each != "None")
     if fits and isinstance(value, int | float) and given != "bool":
         most = _MOST_OF.get(option, MOST_OF_AN_OPTION)
-        fits, asked = 0 <= value <= most, f"{asked} from 0 to {most}"
+        fits, asked = least <= value <= most, f"{asked} from {least} to {most}"
     if not fits:
         raise BadOption(
             f"solver '{solver}' can't work with {option} = {value!r}", object=option, remedy=f"give {asked}"
@@ -400,6 +400,8 @@ class Solver(ABC):
     scheduled: bool = False
     """What it does depends on how much of the budget is over, so that a run with a larger one is another
     from its first evaluation on."""
+    least_options: ClassVar[Mapping[str, int]] = MappingProxyType({})
+    """The least of its options that are numbers, where it is not 0."""
     options: Mapping[str, Any] = MappingProxyType({})
     """What makes this solver again, beside its name: for a run that is resumed (JSON)."""
 

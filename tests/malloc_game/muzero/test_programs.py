@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from loadmaster.malloc_game.muzero.cases import cut, train_step
-from loadmaster.mapping.egrl.cases import random_convnet, random_transformer
 from loadmaster.program.program import TensorKind, TieKind
 from loadmaster.program.zoo import load_workload
+from loadmaster.program.zoo.random_nets import random_convnet, random_transformer
 
 
 @pytest.mark.parametrize("name", ["alexnet-train", "transformer-2-train", "wavenet"])

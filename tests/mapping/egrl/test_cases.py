@@ -23,13 +23,11 @@ from loadmaster.mapping.egrl.cases import (
     MOST_ENTRIES,
     ZOO,
     make_case,
-    random_convnet,
-    random_transformer,
-    scale_batch,
 )
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.models import load_model
 from loadmaster.program.program import PERSISTENT
+from loadmaster.program.zoo.random_nets import random_convnet, random_transformer, scale_batch
 from loadmaster.search.problem import keys
 
 SOME = range(24)

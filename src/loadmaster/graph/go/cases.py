@@ -21,12 +21,13 @@ import numpy as np
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph.problem import GraphOptimization
+from loadmaster.learn.training import Own
 from loadmaster.machine import Machine, load_machine
 from loadmaster.machine.machine import Link, Memory
-from loadmaster.mapping.egrl.cases import Own, random_convnet, random_transformer, scale_batch
 from loadmaster.program.models import load_model
 from loadmaster.program.program import PERSISTENT, Program
 from loadmaster.program.zoo.random_graphs import FAMILIES, TEST_FAMILIES, TRAINING_FAMILIES, synthetic_graph
+from loadmaster.program.zoo.random_nets import random_convnet, random_transformer, scale_batch
 from loadmaster.simulate import simulate
 
 HELD_OUT_MODELS = ("amoebanet", "inception", "llama", "mamba", "moe", "unet")

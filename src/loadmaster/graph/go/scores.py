@@ -176,7 +176,7 @@ def make_features(plan: PlanView, device: Int32) -> Float32:
     return clipped
 
 
-CHANGE_FEATURES = 52
+CHANGE_FEATURES = 53
 
 
 class RunView:
@@ -238,6 +238,20 @@ class RunView:
         )
         """[G, D] the work of a group, by how busy each device is when its steps run."""
         self.through, self.early, self.urge, self.short = self._paths(group, device, time)
+        self.freed = self._freed(group, order, found["ready"] / time)
+
+    def _freed(self, group: Int64, order: Int64, ready: Float64) -> Float64:
+        """[G] were a group away: by how much earlier the critical steps behind its own could start on the device. `order`:
+        steps by device and start."""
+        last = np.append((group[order[1:]] != group[order[:-1]]) | (self.before[order[1:]] < 0), True)
+        first = np.append(True, last[:-1])  # of each stretch of steps of one group
+        before, behind = self.before[order[first]], np.append(order[1:], -1)[last]
+        own = order[last]
+        follows = np.flatnonzero((behind >= 0) & (self.before[behind] == own))
+        before, behind = before[follows], behind[follows]
+        end = np.where(before >= 0, self.start[before] + self.work[before], 0.0)
+        sooner = np.maximum(0.0, self.start[behind] - np.maximum(ready[behind], end))
+        return sum_by(group[own[follows]], sooner * self.critical[behind], self.graph.groups)
 
     def _paths(self, group: Int64, device: Int64, time: float) -> tuple[Float64, Float64, Float64, Float64]:
         """[G, D] were a group alone on another device: by how much the longest path through its steps exceeds the time;
@@ -302,11 +316,11 @@ def change_features(run: RunView, changes: Changes) -> Float32:
         own = np.flatnonzero((index >= at.start) & (index < at.stop))
         return row[own], index[own] - at.start, new[own]
 
-    _describe_devices(found[:, :27], run, *part("device"))
-    _describe_keys(found[:, 27:41], run, problem, *part("schedule"))
-    _describe_fusion(found[:, 41:44], run, problem, *part("fusion"))
+    _describe_devices(found[:, :28], run, *part("device"))
+    _describe_keys(found[:, 28:42], run, problem, *part("schedule"))
+    _describe_fusion(found[:, 42:45], run, problem, *part("fusion"))
     graph = run.graph
-    found[:, 44:] = (
+    found[:, 45:] = (
         np.log2(graph.devices),
         np.log(max(1, graph.groups)) / 2,
         2 * run.load.max(),
@@ -372,6 +386,7 @@ def _describe_devices(found: Float64, run: RunView, row: Int64, group: Int64, ne
         signed_log(total(run.short[group, there])),
         signed_log(total(np.maximum(0.0, run.through[group, there]))),
         signed_log(most(run.through[group, there] + run.short[group, there], -1.0)),
+        signed_log(total(run.freed[group])),
     )
     found[:] = np.stack(columns, axis=1)
 
@@ -567,10 +582,10 @@ CHANGES = Shape(CHANGE_FEATURES, 64, 2)
 
 
 def rank(network: Network, features: Float32) -> Float64:
-    """[K] by which changes are ranked: the logarithm of what is expected of a gain."""
+    """[K] by which changes are ranked: the logarithm of what is expected of the root of a gain."""
     logit, gain = network(features).astype(np.float64).T
     likely = -np.logaddexp(0.0, -logit)
-    return np.asarray(likely + 2 * np.log(np.maximum(gain, 0.0) + 0.02), dtype=np.float64)
+    return np.asarray(likely + np.log(np.maximum(gain, 0.0) + 0.02), dtype=np.float64)
 
 
 def silu(x: npt.NDArray[np.floating]) -> Float32:

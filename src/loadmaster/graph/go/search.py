@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from loadmaster.arrays import Float32, Float64, Int32
 from loadmaster.errors import LoadmasterError
-from loadmaster.graph.decoder import partitions
 from loadmaster.graph.go.scores import (
     CHANGES,
     RANKER,
@@ -211,16 +210,14 @@ class Go(LargeNeighbourhood):
         best = left[int(reckon_time(proposer, left).argmin())]
         utility = ranker(make_features(PlanView(GraphView(proposer.decoder), best), left))[:, : len(modes)]
         pairs = [(left[row], modes[mode]) for row, mode in first_pairs(utility)]
-        found.add([best, *partitions(proposer.problem)], modes[0])
+        found.add([best, *proposer.partitions], modes[0])
         found.add_pairs(pairs)
         placements = found.best_devices(FUSED_OTHERWISE - 1)
         found.add_pairs([(device, mode) for mode in modes for device in placements])
 
     def first_placements(self, proposer: Proposer, rng: Rng) -> Int32:
         """[K, G] what the first plans are chosen of."""
-        return np.unique(
-            np.concatenate([np.stack(self.starts(proposer)), self.decode(proposer, rng)]), axis=0
-        )
+        return np.unique(np.concatenate([np.stack(proposer.starts), self.decode(proposer, rng)]), axis=0)
 
     def decode(self, proposer: Proposer, rng: Rng, count: int = DECODED) -> Int32:
         """[count, G] everything put anew with the portfolio and with random parameters."""

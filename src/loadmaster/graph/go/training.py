@@ -9,8 +9,8 @@ those that together do best are kept. Every tenth graph is left out of the fit a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ from loadmaster.graph.large_neighbourhood import (
     ORDER_SHARES,
     Proposer,
     Standing,
+    Starts,
     Stretch,
     reckon_time,
 )
@@ -60,16 +61,23 @@ from loadmaster.graph.moves import Changes
 from loadmaster.graph.pipeline import WORST, batch_size
 from loadmaster.graph.problem import UNFIT
 from loadmaster.learn.checkpoints import BadState, check_same, read_state, state_path, write_state
-from loadmaster.learn.policies import save_policy
-from loadmaster.learn.session import Report, Unfinished, check_settings, ignore, make_settings, policy_header
-from loadmaster.mapping.egrl.cases import Own
-from loadmaster.mapping.egrl.evolution_strategies import pack_own, unpack_own
+from loadmaster.learn.policies import read_policy, save_policy
+from loadmaster.learn.session import check_settings, make_settings
+from loadmaster.learn.training import (
+    Calls,
+    Own,
+    Report,
+    Unfinished,
+    Workers,
+    check_seconds,
+    ignore,
+    pack_own,
+    policy_header,
+    unpack_own,
+)
 from loadmaster.search.solver import Budget, Meter, solve
 
 Rng = np.random.Generator
-Calls = Callable[[Sequence[Message]], list[Message]]
-Workers = Callable[[str, Mapping[str, Any], Mapping[str, Any]], AbstractContextManager[tuple[Calls, int]]]
-"""(name of the function, about, arrays) -> calls, and how many workers: `runs.workers.distribute_function`."""
 
 MOST_LOG = 0.3
 """Larger gains and losses, and plans that do not fit, count as this."""
@@ -81,14 +89,14 @@ CASES = 24
 """Graphs in a batch of first placements."""
 GAIN = 1e-6
 """A change is for the better from this on."""
-TRIED, KEPT = 64, 16
-"""Members of the portfolio that are tried on every graph of the first round, and those that are kept."""
+TRIED, TRIED_LATER, KEPT = 64, 32, 16
+"""Placements that the scheduler makes of every graph of the first round, each with parameters that the portfolio is chosen
+from, and of later graphs; and members of the portfolio."""
 VALIDATION = 10
 """Every such graph is left out of the fit."""
-PER_REQUEST = 2
-REQUESTS = 16
-"""Graphs in a request, and requests for each worker at once."""
-FIT_SHARE = 0.15
+REQUESTS = 32
+"""Graphs for each worker at once, one in a request."""
+FIT_SHARE = 0.2
 """Of a round's seconds, for the fit."""
 JUDGED, JUDGED_STRETCHES = 96, 6
 """Changes that are judged before a stretch of annealing, and before how many stretches of a search."""
@@ -178,6 +186,9 @@ class Recorder(Go):
             self._try_placements(proposer, rng)
         return super().begin(meter, proposer, rng)
 
+    def construct(self, meter: Meter, proposer: Proposer, found: Starts) -> None:
+        """Nothing: what constructive placers make is no part of what is learned, and takes a fifth of a search."""
+
     def make_stretch(self, proposer: Proposer, begun: float, budget: Budget) -> Stretch:
         network = self.policy.changes
         return RecordedStretch(proposer, begun, budget, network, self.change_rows, self.change_logs)
@@ -185,7 +196,8 @@ class Recorder(Go):
     def _try_placements(self, proposer: Proposer, rng: Rng) -> None:
         """All first placements with every fusion; that is no part of the search."""
         space, problem, members = proposer.space, proposer.problem, len(self.tried)
-        made = np.concatenate([self.decode(proposer, rng, TRIED), np.stack(self.starts(proposer))])
+        count = TRIED if self.policy.ranker is None else TRIED_LATER
+        made = np.concatenate([self.decode(proposer, rng, count), np.stack(proposer.starts)])
         device, which = np.unique(made, axis=0, return_inverse=True)
         values = np.full((len(device), MODES), WORST)
         for mode, fusion in enumerate(space.modes):
@@ -215,39 +227,26 @@ def make_searcher(setup: Message) -> Callable[[Message], Message]:
         if about["learned"]:
             networks = RANKER.read(given, "ranker"), CHANGES.read(given, "changes")
             policy = Policy(*networks, given["portfolio"])
-        numbers, evaluations = given["numbers"].tolist(), int(about["evaluations"])
-        return search_cases(numbers, int(about["seed"]), policy, evaluations, own)
+        return search_case(int(about["case"]), int(about["seed"]), policy, int(about["evaluations"]), own)
 
     return answer
 
 
-def search_cases(
-    numbers: Sequence[int], seed: int, policy: Policy, evaluations: int, own: Own = ()
-) -> Message:
-    """`rows` [R, F], `logs` [R, MODES] of first placements and `count` [C] rows of each case; `tried` [C, P] logs of the
-    portfolio's members; of small changes, see `RecordedStretch`, `change_rows`, `change_logs` and their `changes` [C]."""
-    found: dict[str, list[npt.NDArray[Any]]] = {
-        "rows": [np.zeros((0, FEATURES), np.float16)],
-        "logs": [np.zeros((0, MODES), np.float32)],
-        "change_rows": [np.zeros((0, CHANGE_FEATURES), np.float16)],
-        "change_logs": [np.zeros(0, np.float32)],
+def search_case(number: int, seed: int, policy: Policy, evaluations: int, own: Own = ()) -> Message:
+    """`rows` [R, F] and `logs` [R, MODES] of first placements; `tried` [1, P] logs of the portfolio's members; of small
+    changes, see `RecordedStretch`, `change_rows` and `change_logs`."""
+    recorder = Recorder(policy)
+    if solve(recorder, make_case(number, seed, own), Budget(evaluations), number).interrupted:
+        raise KeyboardInterrupt  # it ends the training, not one of its searches
+    change_rows = np.concatenate([np.zeros((0, CHANGE_FEATURES)), *recorder.change_rows])
+    found: dict[str, npt.NDArray[Any]] = {
+        "rows": recorder.rows.astype(np.float16),
+        "logs": recorder.logs,
+        "tried": recorder.tried[None].astype(np.float32),
+        "change_rows": change_rows.astype(np.float16),
+        "change_logs": np.concatenate([np.zeros(0), *recorder.change_logs]).astype(np.float32),
     }
-    count, changes, tried = list[int](), list[int](), list[Float64]()
-    for number in numbers:
-        problem, recorder = make_case(number, seed, own), Recorder(policy)
-        if solve(recorder, problem, Budget(evaluations), number).interrupted:
-            raise KeyboardInterrupt  # it ends the training, not one of its searches
-        found["rows"].append(recorder.rows.astype(np.float16))
-        found["logs"].append(recorder.logs)
-        found["change_rows"] += [each.astype(np.float16) for each in recorder.change_rows]
-        found["change_logs"] += [each.astype(np.float32) for each in recorder.change_logs]
-        count.append(len(recorder.logs))
-        changes.append(sum(map(len, recorder.change_logs)))
-        tried.append(recorder.tried)
-    arrays: dict[str, npt.NDArray[Any]] = {name: np.concatenate(each) for name, each in found.items()}
-    arrays["count"], arrays["changes"] = np.array(count, dtype=np.int64), np.array(changes, dtype=np.int64)
-    arrays["tried"] = np.array(tried, dtype=np.float32).reshape(len(numbers), -1)
-    return Message({}, arrays)
+    return Message({}, found)
 
 
 # --- the fit ----------------------------------------------------------------------------------------
@@ -312,16 +311,20 @@ Draw = Callable[[], tuple[Float32, Callable[[Float32], Float32]]]
 
 
 def descend(network: Network, draw: Draw, options: Options, until: float | None) -> Network:
-    """The network after so many steps of Adam, or fewer where the time is over."""
+    """The network after so many steps of Adam, or fewer where the time is over; the rate falls to nothing with either."""
+    begun, over = now(), 0.0
     names = PARTS[2:]
     weights = {name: getattr(network, name).copy() for name in names}
     first, second = ({name: np.zeros_like(w) for name, w in weights.items()} for _ in range(2))
     for step in range(options.steps):
-        if until is not None and step % 64 == 0 and now() > until:
-            break
+        over = max(over, step / options.steps)
+        if until is not None and step % 64 == 0:
+            over = max(over, (now() - begun) / max(1e-9, until - begun))
+            if over >= 1:
+                break
         rows, error = draw()
         gradient = _gradient(weights, (rows - network.mean) / network.deviation, error)
-        rate = options.learning_rate * 0.5 * (1 + np.cos(np.pi * step / options.steps))
+        rate = options.learning_rate * 0.5 * (1 + np.cos(np.pi * over))
         for name in names:
             first[name] += 0.1 * (gradient[name] - first[name])
             second[name] += 0.001 * (gradient[name] ** 2 - second[name])
@@ -412,7 +415,7 @@ def train(
       seed: the same seed and graphs give the same policy, whoever computes it.
       options: fields of `Options`.
       own: programs and their machines that every second case is made from; the others are random.
-      init: a policy to start from: its ranker searches from the first round on.
+      init: a policy to start from: its networks search from the first round on, and every fit begins with them.
       resume: a state file of an earlier training with the same options; rounds that it has are not done again.
       workers: shares the searches out; without, all are done in this process.
       report: takes a line about how it goes.
@@ -420,13 +423,15 @@ def train(
     Returns:
       rounds, graphs and candidates seen, and how well changes of graphs left out are ranked (area under curve).
     """
+    check_seconds(seconds)
     settings = make_settings(Options, "train go", dict(options or {}), {})
     training = _Training(settings, out, seed, init, resume, report)
     setup = Message({}, pack_own(own))
     if workers is None:
-        return training.run(make_searcher(setup), 1, None, seconds)
+        search = make_searcher(setup)
+        return training.run(lambda requests: [search(each) for each in requests], 1, seconds)
     with workers("go", *setup) as (calls, size):
-        return training.run(None, size, calls, seconds)
+        return training.run(calls, size, seconds)
 
 
 class _Training:
@@ -436,49 +441,43 @@ class _Training:
         self.options, self.out, self.seed, self.report, self.started = options, out, seed, report, now()
         self.first = _first_portfolio(seed)
         """[TRIED, 6]"""
-        self.policy = Policy(None, None, self.first) if init is None else load_policy(init)
+        self.initial, self.before = Policy(None, None, self.first), dict[str, Any]()
+        """What fits begin with, and what made it."""
+        if init not in (None, UNTRAINED):
+            self.initial, about = load_policy(init), read_policy(init, "go")[1]
+            kept = ("command", "seed", "rounds", "data", "init")
+            self.before = {name: about[name] for name in kept if name in about}
+        self.policy = self.initial
         self.rounds = list[dict[str, Any]]()
         self.data = _no_data()
         if resume is not None:
             self._resume(resume)
 
-    def run(
-        self,
-        search: Callable[[Message], Message] | None,
-        size: int,
-        calls: Calls | None,
-        seconds: float | None,
-    ) -> dict[str, Any]:
-        left = self.options.rounds - len(self.rounds)
+    def run(self, calls: Calls, size: int, seconds: float | None) -> dict[str, Any]:
         for number in range(len(self.rounds), self.options.rounds):
-            share = None if seconds is None else seconds / left
-            begun = now()
-            until = None if share is None else begun + (1 - FIT_SHARE) * share
-            self._search(number, search, size, calls, until)
+            searched, share = None, 0.0
+            if seconds is not None:
+                left = max(0.0, self.started + seconds - now())
+                share = left / (self.options.rounds - number)
+                searched = now() + (1 - FIT_SHARE) * share
+            self._search(number, calls, size, searched)
             if not all(len(self.data[name]) for name in ("logs", "change_logs")):
                 raise Unfinished(
                     "training ended before a graph was searched with success",
                     object="seconds",
                     remedy="let it run longer, or give more evaluations",
                 )
-            self._fit(number, None if share is None else begun + share)
+            self._fit(number, None if searched is None else max(now(), searched) + FIT_SHARE * share)
             self._write()
         if not self.rounds:
             raise Unfinished("training has no round", object="rounds", remedy="give rounds=2")
         return self.rounds[-1]
 
-    def _search(
-        self,
-        number: int,
-        search: Callable[[Message], Message] | None,
-        size: int,
-        calls: Calls | None,
-        until: float | None,
-    ) -> None:
+    def _search(self, number: int, calls: Calls, size: int, until: float | None) -> None:
         """Searches of a round's graphs, as many as there is time for."""
         begin, policy = number * self.options.graphs, self.policy
         numbers = list(range(begin, begin + self.options.graphs))
-        at_once = PER_REQUEST * (REQUESTS * size if calls is not None else 1)
+        at_once = REQUESTS * size if size > 1 else 1
         learned = policy.ranker is not None
         arrays = policy.arrays()
         about = {"learned": learned, "seed": self.seed, "evaluations": self.options.evaluations}
@@ -487,13 +486,11 @@ class _Training:
             if until is not None and now() > until:
                 break
             last = min(at + at_once, len(numbers))
-            parts = [numbers[i : min(i + PER_REQUEST, last)] for i in range(at, last, PER_REQUEST)]
-            requests = [Message(about, {"numbers": np.array(part), **arrays}) for part in parts]
-            replies = calls(requests) if calls is not None else [search(each) for each in requests if search]
-            for part, reply in zip(parts, replies, strict=True):
+            requests = [Message({**about, "case": each}, arrays) for each in numbers[at:last]]
+            for case, reply in zip(numbers[at:last], calls(requests), strict=True):
                 found = dict(reply.arrays)
-                found["case"] = np.repeat(np.array(part, dtype=np.int64), found.pop("count"))
-                found["change_case"] = np.repeat(np.array(part, dtype=np.int64), found.pop("changes"))
+                found["case"] = np.full(len(found["logs"]), case)
+                found["change_case"] = np.full(len(found["change_logs"]), case)
                 if learned:  # its portfolio is another
                     found["tried"] = found["tried"][:0, :0].reshape(0, TRIED)
                 for name, each in found.items():
@@ -503,15 +500,19 @@ class _Training:
 
     def _fit(self, number: int, until: float | None) -> None:
         data, options = self.data, self.options
-        rng = np.random.default_rng([self.seed, number, 6])
-        half = None if until is None else (now() + until) / 2
         kept = data["case"] % VALIDATION != 0
         rows, logs = data["rows"][kept], data["logs"][kept]
-        ranker = RANKER.make(self.seed, *_moments(rows))
-        ranker = fit_ranker(ranker, rows, logs, data["case"][kept], options, rng, half)
         own = data["change_case"] % VALIDATION != 0
-        rows, logs = data["change_rows"][own], data["change_logs"][own]
-        changes = fit_changes(CHANGES.make(self.seed, *_moments(rows)), rows, logs, options, rng, until)
+        change_rows, change_logs = data["change_rows"][own], data["change_logs"][own]
+        one, other = (np.random.default_rng([self.seed, number, each]) for each in (6, 7))
+        first = self.initial.ranker or RANKER.make(self.seed, *_moments(rows))
+        second = self.initial.changes or CHANGES.make(self.seed, *_moments(change_rows))
+        with ThreadPoolExecutor(2) as pool:  # most of it is in NumPy, which lets the other go on meanwhile
+            fits = (
+                pool.submit(fit_ranker, first, rows, logs, data["case"][kept], options, one, until),
+                pool.submit(fit_changes, second, change_rows, change_logs, options, other, until),
+            )
+            ranker, changes = (each.result() for each in fits)
         portfolio = self.policy.portfolio
         if len(data["tried"]):
             portfolio = self.first[choose_portfolio(data["tried"].astype(np.float64), KEPT)]
@@ -562,7 +563,7 @@ class _Training:
             "traced": TRACED,
             "small": SMALL,
             "devices": DEVICES,
-            "graphs": self.rounds[-1]["graphs"],
+            "graphs": self.rounds[-1]["graphs"] + _graphs_before(self.before),
         }
         held_out = {"models": HELD_OUT_MODELS, "families": HELD_OUT_FAMILIES, "machines": HELD_OUT_MACHINES}
         header = policy_header(
@@ -573,11 +574,19 @@ class _Training:
             data=_digests(self.data),
             trained_on=trained_on,
             held_out=held_out,
+            **({"init": self.before} if self.before else {}),
         )
         arrays = policy.arrays()
         save_policy(self.out, arrays, header)
-        about = {"agent": "go", "options": asdict(self.options), "seed": self.seed, "rounds": self.rounds}
-        write_state(state_path(self.out), {**self.data, **arrays}, about)
+        about = {
+            "agent": "go",
+            "options": asdict(self.options),
+            "seed": self.seed,
+            "rounds": self.rounds,
+            "init": self.before,
+        }
+        initial = {f"initial.{name}": each for name, each in self.initial.arrays().items()}
+        write_state(state_path(self.out), {**self.data, **arrays, **initial}, about, compress=False)
 
     def _resume(self, path: Path) -> None:
         state, about = read_state(path, "go")
@@ -588,6 +597,9 @@ class _Training:
             self.policy = Policy(*networks, portfolio)
             self.data = {name: np.asarray(state[name]) for name in self.data}
             self.rounds = list(about["rounds"])
+            if about["init"]:
+                networks = RANKER.read(state, "initial.ranker"), CHANGES.read(state, "initial.changes")
+                self.initial, self.before = Policy(*networks, portfolio), dict(about["init"])
         except (LoadmasterError, KeyError, TypeError) as error:
             raise BadState(
                 f"'{path}' can't be resumed: {error}",
@@ -600,6 +612,11 @@ def _graphs(case: Int64) -> list[Int64]:
     """Rows of each graph, which are together."""
     starts = np.flatnonzero(np.diff(case, prepend=-1))
     return np.split(np.arange(len(case)), starts[1:]) if len(case) else []
+
+
+def _graphs_before(about: Mapping[str, Any]) -> int:
+    """Graphs that a policy was trained on, with those of the one that it began with."""
+    return int(about["rounds"][-1]["graphs"]) + _graphs_before(about.get("init", {})) if about else 0
 
 
 def _digests(data: Mapping[str, npt.NDArray[Any]]) -> dict[str, str]:

@@ -22,15 +22,16 @@ import numpy as np
 
 from loadmaster.arrays import Int32, Int64
 from loadmaster.errors import LoadmasterError
+from loadmaster.learn.training import Own
 from loadmaster.machine import load_machine
 from loadmaster.machine.machine import Machine
 from loadmaster.malloc_game.muzero.board import Board, first_board
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.mapping.egrl.cases import FAMILIES, Own, random_convnet, random_transformer, scale_batch
 from loadmaster.program.build import Access, Builder
 from loadmaster.program.program import Program, TensorKind, TieKind
 from loadmaster.program.zoo import load_workload
 from loadmaster.program.zoo.random_graphs import synthetic_graph
+from loadmaster.program.zoo.random_nets import random_convnet, random_transformer, scale_batch
 
 HELD_OUT = ("gpt-decode", "inception-v3", "diffusion-unet")
 FOLDS = {
@@ -49,6 +50,8 @@ SHARES = {
     "convnet-train": 0.12,
     "graph": 0.07,
 }
+FAMILIES = ("layered", "branch_join", "cells", "wavefront")
+"""Of random graphs; the others are held out."""
 BATCHES = (0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.5, 2.0)
 MACHINES = {"tpu-v4i": 0.85, "nnp-i-dma": 0.15}
 MOST_TENSORS, MOST_OWN, OWN_TRIES = 1_100, 5_000, 20

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Mapping as Dict
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +23,19 @@ from loadmaster.clock import now
 from loadmaster.learn.checkpoints import check_same, read_state, state_path, write_state
 from loadmaster.learn.evolution_strategies import Progress, Task, begin, evolve, share_out
 from loadmaster.learn.policies import save_policy
-from loadmaster.learn.session import Report, Unfinished, check_settings, ignore, make_settings, policy_header
+from loadmaster.learn.session import check_settings, make_settings
+from loadmaster.learn.training import (
+    Calls,
+    Own,
+    Report,
+    Unfinished,
+    Workers,
+    check_seconds,
+    ignore,
+    pack_own,
+    policy_header,
+    unpack_own,
+)
 from loadmaster.malloc_game.muzero.board import Board, board_settings
 from loadmaster.malloc_game.muzero.cases import FOLDS, MACHINES, PROGRAMS, SHARES, left_out, make_case
 from loadmaster.malloc_game.muzero.scores import (
@@ -34,8 +46,6 @@ from loadmaster.malloc_game.muzero.scores import (
     make_features,
     pack_policy,
 )
-from loadmaster.mapping.egrl.cases import Own
-from loadmaster.mapping.egrl.evolution_strategies import pack_own, unpack_own
 
 SETTINGS = 40
 """To choose openings from."""
@@ -43,9 +53,6 @@ FEATURE_CASES = 100
 """Cells whose features say how they are normalised."""
 TOP_SETTINGS, ROUNDS, SAMPLES, SURVIVORS, FOUND = 4, 3, 32, 6, 2
 SIGMAS = (0.03, 0.06, 0.12, 0.2)
-Calls = Callable[[Sequence[Message]], list[Message]]
-Workers = Callable[[str, Dict[str, Any], Dict[str, Any]], AbstractContextManager[tuple[Calls, int]]]
-"""(name of the function, about, arrays) -> calls, and how many workers: `runs.workers.distribute_function`."""
 
 
 @dataclass(frozen=True)
@@ -251,6 +258,7 @@ def train(
       Generations, how much less time its plans take at once than those of `msa-refined` on validation cells
       (in the mean of logarithms), and what its openings gain on training cells.
     """
+    check_seconds(seconds)
     given = dict(options or {}) | ({} if generations is None else {"generations": generations})
     if seconds is not None and generations is None:
         given.setdefault("generations", 10**6)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from loadmaster.arrays import Array, Float32, Float64, Int64, Message
+from loadmaster.arrays import Float32, Float64, Int64, Message
 from loadmaster.learn import evolution_strategies as strategies
 from loadmaster.learn.evolution_strategies import Progress, Task
 from loadmaster.learn.session import check_settings
-from loadmaster.machine.machine import Machine
-from loadmaster.machine.presets import read_machine, standalone_text
-from loadmaster.mapping.egrl.cases import Own, make_case
+from loadmaster.learn.training import Own, unpack_own
+from loadmaster.mapping.egrl.cases import make_case
 from loadmaster.mapping.egrl.scores import VIEWS, Network, View
-from loadmaster.program.program import Program
-from loadmaster.program.storage import load, save
 
 
 @dataclass(frozen=True)
@@ -83,31 +78,6 @@ def make_judge(setup: Message) -> Callable[[Message], Message]:
         return Message({}, {"logs": judge(given["parameters"], [(seed, [each]) for seed, each in tasks])})
 
     return call
-
-
-def pack_own(own: Own) -> dict[str, Array]:
-    """Programs and machines as arrays, for workers."""
-    arrays: dict[str, Array] = {}
-    with tempfile.TemporaryDirectory(prefix="loadmaster-") as folder:
-        for number, (program, machine) in enumerate(own):
-            path = Path(folder) / "program.npz"
-            save(program, path)
-            arrays[f"program.{number}"] = np.frombuffer(path.read_bytes(), np.uint8)
-            text = standalone_text(machine).encode()
-            arrays[f"machine.{number}"] = np.frombuffer(text, np.uint8)
-    return arrays
-
-
-def unpack_own(arrays: dict[str, Array]) -> Own:
-    """What `pack_own` packed."""
-    own: list[tuple[Program, Machine]] = []
-    with tempfile.TemporaryDirectory(prefix="loadmaster-") as folder:
-        program, machine = Path(folder) / "program.npz", Path(folder) / "machine.toml"
-        while f"program.{len(own)}" in arrays:
-            program.write_bytes(arrays[f"program.{len(own)}"].tobytes())
-            machine.write_bytes(arrays[f"machine.{len(own)}"].tobytes())
-            own.append((load(program), read_machine(machine)))
-    return own
 
 
 def _times(view: View, scores: Float64, linear: float | Float64 = 0.0) -> Int64:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Mapping as Dict
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,13 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.arrays import Float64, Int8, Message
+from loadmaster.arrays import Float64, Int8
 from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
 from loadmaster.learn.checkpoints import check_same, read_state, state_path, write_state
 from loadmaster.learn.evolution_strategies import Fitness, Progress, evolve, share_out
 from loadmaster.learn.policies import BadPolicy, read_policy, save_policy
-from loadmaster.learn.session import Report, Unfinished, ignore, make_settings, policy_header
+from loadmaster.learn.session import make_settings
+from loadmaster.learn.training import (
+    Own,
+    Report,
+    Unfinished,
+    Workers,
+    check_seconds,
+    ignore,
+    pack_own,
+    policy_header,
+)
 from loadmaster.mapping.egrl.cases import (
     DEVICES,
     FAMILIES,
@@ -26,16 +36,8 @@ from loadmaster.mapping.egrl.cases import (
     HELD_OUT_MACHINES,
     HELD_OUT_MODELS,
     ZOO,
-    Own,
 )
-from loadmaster.mapping.egrl.evolution_strategies import (
-    Judge,
-    Options,
-    begin,
-    describe,
-    measure_features,
-    pack_own,
-)
+from loadmaster.mapping.egrl.evolution_strategies import Judge, Options, begin, describe, measure_features
 from loadmaster.mapping.egrl.scores import VIEWS, Network, View
 from loadmaster.mapping.problem import Mapping
 
@@ -43,9 +45,6 @@ SHIPPED = "pretrained:scores"
 """The policy that comes with the package."""
 FEATURE_CASES = 300
 """Cases whose features say how they are normalised."""
-Calls = Callable[[Sequence[Message]], list[Message]]
-Workers = Callable[[str, Dict[str, Any], Dict[str, Any]], AbstractContextManager[tuple[Calls, int]]]
-"""(name of the function, about, arrays) -> calls, and how many workers: `runs.workers.distribute_function`."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +124,7 @@ def train(
       A row for each view: generations, and how much less time its maps take than those of greedy by density
       on validation cases, in the mean of logarithms.
     """
+    check_seconds(seconds)
     given = dict(options or {}) | ({} if generations is None else {"generations": generations})
     views = [str(given.pop("view"))] if "view" in given else views
     if unknown := [view for view in views if view not in VIEWS]:

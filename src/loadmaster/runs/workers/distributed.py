@@ -145,7 +145,8 @@ def _verified(problem: Problem, seed: int, found: Message) -> Island:
 
 
 Calls = Callable[[Sequence[Message]], list[Message]]
-"""Requests -> replies. The request at a place goes to the same worker every time, as long as it lives."""
+"""Requests -> replies. Of no more requests than workers, the one at a place goes to the same worker every time, as long
+as it lives; of more, each goes to whoever is free."""
 
 
 @contextlib.contextmanager
@@ -164,7 +165,7 @@ def distribute_function(
 
         def call(requests: Sequence[Message]) -> list[Message]:
             packed = [pack(*request) for request in requests]
-            places = [number % size for number in range(len(packed))]
+            places = range(len(packed)) if len(packed) <= size else None
             return [_content(reply) for reply in pool.map(packed, places)]
 
         yield call, size

@@ -12,7 +12,8 @@ from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
 from loadmaster.learn.checkpoints import BadState, read_state, state_path, write_state
 from loadmaster.learn.policies import policy_arrays
-from loadmaster.learn.session import Interval, Report, ignore, policy_header, require_agents
+from loadmaster.learn.session import Interval
+from loadmaster.learn.training import Report, ignore, policy_header, require_agents
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.solver import Budget, Meter, Observer, rename_options
 
