@@ -383,7 +383,7 @@ STAGES = ("build", "save", "load", "simulate", "check", "report")
 
 def measure(what: str, family: str, size: int, set_up: bool = False) -> list[dict[str, Any]]:
     """In this process; of a graph a row for each stage. `set_up`: nothing is run."""
-    makers = {
+    makers: dict[str, Callable[[str, int], Measure]] = {
         "first-fit": first_fit,
         "allocate": allocate,
         "check-buffers": check_buffers,
