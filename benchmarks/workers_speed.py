@@ -87,6 +87,9 @@ TABLES = {
     "counted (`--islands 8 --maps 8000`; `none`: one after the other, without workers)",
     "islands-ray": "The same with 24,000 evaluations (`--islands 8 --maps 24000`), some nine CPU seconds in all: a "
     "cluster took as long to start, on cores that were busy, so that no gain is to be seen",
+    "islands-16-cores": "Sixteen islands of 6,000 evaluations on eight cores of another computer, whose other eight were busy "
+    "(`--islands 16 --maps 6000 --rounds 1 --workers local:1 local:2 local:4 local:8`); starting the workers is counted",
+    "islands-2-cores": "The same on two cores (`--workers local:1 local:2`), where every island found the same as there",
 }
 """Recorded file -> what it shows."""
 

@@ -167,6 +167,8 @@ BEHIND = (0.05, 0.02, 0.01)
 """After each rung: who is so much worse than the best gives way to a copy of it with other habits."""
 CHILDREN = 3
 """At the end of a rung, for each chain: crossings that may take the place of a chain."""
+MOST_CROSSED = 2**20
+"""Numbers of a vector: to evaluate a batch of longer ones takes a gigabyte beside what the chains remember."""
 
 
 @dataclass
@@ -257,7 +259,7 @@ class Chains:
 
     def _crossed(self) -> list[Chain]:
         """Chains that begin between two others, if that is better than both."""
-        if len(self.live) < 2:
+        if len(self.live) < 2 or self.problem.width > MOST_CROSSED:
             return []
         rng = np.random.default_rng([self.seed, self.rung, len(self.live), 7])
         parents = np.stack([chain.best for chain in self.live])
@@ -381,6 +383,7 @@ class AnnealingChains(Solver):
             rows = plans.best_placements(problem, self._count(meter, problem, pace))
             starts = Candidates(plans.vectors[rows], plans.values[rows])
             begun = np.array([meter.evaluations, meter.seconds])
+            del plans  # of a million ops each has 16 MiB
             if not meter.exhausted and rows:
                 self._anneal(meter, problem, seed, begun, starts, {})
         return meter.solution()
@@ -437,8 +440,8 @@ def make_children(
     problem: GraphOptimization, rng: np.random.Generator, parents: Float64, count: int, alike: bool
 ) -> Float64:
     """[count, V] each of two parents: by a run of groups, by groups at random, or by tasks."""
-    made, at = [], problem.part("device")
-    for _ in range(count):
+    made, at = np.empty((count, problem.width)), problem.part("device")
+    for row in range(count):
         a, b = rng.choice(len(parents), size=2, replace=False).tolist()
         child, other = parents[a].copy(), parents[b].copy()
         if alike and at.stop > at.start:
@@ -449,8 +452,8 @@ def make_children(
             child[part] = other[part]
         else:
             _mix(problem, child, other, _chosen(problem, rng, kind < 0.6))
-        made.append(child)
-    return np.array(made).reshape(len(made), problem.width)
+        made[row] = child
+    return made
 
 
 def _chosen(problem: GraphOptimization, rng: np.random.Generator, run: bool) -> Bool:

@@ -22,7 +22,7 @@ from loadmaster.arrays import Bool, Float64, Int32, Int64
 from loadmaster.graph.decoder import Decoder, FusionMode, fusion_modes, hinted_devices, leaves, partitions
 from loadmaster.graph.list_placers import Heft, MEtf
 from loadmaster.graph.moves import Changes, FittedMoves, Moves, first_rows
-from loadmaster.graph.pipeline import WORST, batch_size, graph_of
+from loadmaster.graph.pipeline import WORST, batch_size, graph_of, vector_key
 from loadmaster.graph.placers import Expert, Places, find_clusters
 from loadmaster.graph.problem import UNFIT, GraphOptimization
 from loadmaster.search.solver import (
@@ -625,7 +625,7 @@ class Starts:
             self._evaluate([(vector, False, None)])
 
     def _new(self, vector: Float64, within: bool) -> bool:
-        key = vector.tobytes() + bytes([within])
+        key = vector_key(vector) + bytes([within])
         known = key in self._seen
         self._seen.add(key)
         return not known

@@ -3,6 +3,7 @@ and the best placements with fusion fitted to their devices (`constructive`)."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -43,6 +44,11 @@ def batch_size(problem: GraphOptimization, most: int) -> int:
     return int(np.clip(300_000 // max(1, problem.nodes), 4, most))
 
 
+def vector_key(vector: Float64) -> bytes:
+    """What tells a vector from others: of a million ops it has 16 MiB itself."""
+    return hashlib.blake2b(np.ascontiguousarray(vector).data, digest_size=16).digest()
+
+
 def base_vectors(problem: GraphOptimization) -> list[Float64]:
     """The base plan as it is and, where the schedule is decided, with the order left to the rule for
     ties."""
@@ -66,7 +72,7 @@ def seeds(problem: GraphOptimization, seconds: float | None = None) -> list[tupl
     found: dict[bytes, tuple[str, Float64]] = {}
     for name, vectors in _pipelines(problem):
         for vector in vectors:
-            found.setdefault(vector.tobytes(), (name, vector))
+            found.setdefault(vector_key(vector), (name, vector))
             if until is not None and now() >= until:
                 return list(found.values())
     return list(found.values())
@@ -165,7 +171,7 @@ class Candidates:
         """Rows: the best of each placement, the best of them first."""
         rows, seen, at = [], set(), problem.part("device")
         for row in np.argsort(self.values, kind="stable").tolist():
-            key = self.vectors[row, at].tobytes()
+            key = vector_key(self.vectors[row, at])
             if key not in seen and self.values[row] < WORST:
                 seen.add(key)
                 rows.append(row)
@@ -175,8 +181,9 @@ class Candidates:
 
     def add(self, meter: Meter, vectors: Iterable[Float64], share: float = 1.0) -> None:
         """Evaluate those that are new, as far as the budget goes, or a share of its time."""
-        known = {vector.tobytes() for vector in self.vectors}
-        new = list({v.tobytes(): v for v in vectors if v.tobytes() not in known}.values())
+        known = {vector_key(vector) for vector in self.vectors}
+        keyed = ((vector_key(vector), vector) for vector in vectors)
+        new = list({key: vector for key, vector in keyed if key not in known}.values())
         problem = graph_of(meter)
         size, limit = batch_size(problem, 64), meter.budget.seconds
         for first in range(0, len(new), size):
@@ -191,7 +198,7 @@ class Candidates:
     def follow(self, meter: Meter, maker: Vectors, share: float) -> None:
         """Evaluate what a constructive solver makes, which receives each value, in a share of the
         time."""
-        known = {v.tobytes(): value for v, value in zip(self.vectors, self.values.tolist(), strict=True)}
+        known = {vector_key(v): value for v, value in zip(self.vectors, self.values.tolist(), strict=True)}
         new: list[Float64] = []
         value: int | None = None
         limit = meter.budget.seconds
@@ -200,13 +207,13 @@ class Candidates:
                 vector = maker.send(value)
             except StopIteration:
                 break
-            key = vector.tobytes()
+            key = vector_key(vector)
             if key not in known:
                 found = meter.evaluate(vector)
                 known[key] = WORST if found is None else found
                 new.append(vector)
             value = None if known[key] == WORST else known[key]
-        values = [known[vector.tobytes()] for vector in new]
+        values = [known[vector_key(vector)] for vector in new]
         self.vectors = np.concatenate([self.vectors, np.array(new).reshape(-1, self.vectors.shape[1])])
         self.values = np.concatenate([self.values, np.array(values, dtype=np.int64)])
 

@@ -107,19 +107,18 @@ def _barred_places(program: Program, place_of: Int32) -> Bool:
     barred = np.zeros(program.n_tensors, dtype=bool)
     barred[place_of[~program.tensor_fast | (program.storage_bytes == 0)]] = True
     # A step that reads what it writes has no moment at which to decide about it.
-    written = set(zip(program.write_op.tolist(), root[program.write_tensor].tolist(), strict=True))
-    for op, tensor in zip(program.read_op.tolist(), root[program.read_tensor].tolist(), strict=True):
-        if (op, tensor) in written and not program.op_view[op]:
-            barred[place_of[tensor]] = True
+    reads, written = (
+        op.astype(np.int64) * program.n_tensors + root[tensor]
+        for op, tensor in ((program.read_op, program.read_tensor), (program.write_op, program.write_tensor))
+    )
+    both = np.isin(reads, written) & ~program.op_view[program.read_op]
+    barred[place_of[root[program.read_tensor[both]]]] = True
     # Two results over one tensor, or one result over two: nobody could say who is continued. Nor is
     # a tensor continued by an op that writes over it without reading it.
     inplace = program.tie_kind == TieKind.INPLACE
-    reads = set(zip(program.read_op.tolist(), root[program.read_tensor].tolist(), strict=True))
-    for op, tensor in zip(
-        program.tie_at[inplace].tolist(), root[program.tie_source[inplace]].tolist(), strict=True
-    ):
-        if (op, tensor) not in reads:
-            barred[place_of[tensor]] = True
+    over = root[program.tie_source[inplace]]
+    is_read = np.isin(program.tie_at[inplace].astype(np.int64) * program.n_tensors + over, reads)
+    barred[place_of[over[~is_read]]] = True
     for ends in (program.tie_source[inplace], program.tie_target[inplace]):
         roots, counts = np.unique(root[ends], return_counts=True)
         barred[place_of[roots[counts > 1]]] = True
@@ -140,23 +139,26 @@ def _ties(program: Program, of_root: Int32, place_of: Int32) -> tuple[Int32, Int
     over = np.full(rows, -1, dtype=np.int32)
     carried = np.full(rows, -1, dtype=np.int32)
     root = program.tensor_alias
-    reads = set(zip(program.read_op.tolist(), root[program.read_tensor].tolist(), strict=True))
+    reads = program.read_op.astype(np.int64) * program.n_tensors + root[program.read_tensor]
+    by_op = program.tie_at.astype(np.int64) * program.n_tensors + root[program.tie_source]
     groups: dict[int, int] = {}
-    for kind, source, target, at in zip(
+    for kind, source, target, is_read in zip(
         program.tie_kind.tolist(),
         root[program.tie_source].tolist(),
         root[program.tie_target].tolist(),
-        program.tie_at.tolist(),
+        np.isin(by_op, reads).tolist(),
         strict=True,
     ):
         if of_root[source] < 0 or of_root[target] < 0 or source == target:
             continue
-        if kind == TieKind.INPLACE and (at, source) in reads:
+        if kind == TieKind.INPLACE and is_read:
             over[of_root[target]] = of_root[source]
         elif kind == TieKind.CARRIED:
             groups.setdefault(int(place_of[source]), len(groups))
-    for tensor in np.flatnonzero(of_root >= 0).tolist():
-        carried[of_root[tensor]] = groups.get(int(place_of[tensor]), -1)
+    group_of = np.full(program.n_tensors, -1, dtype=np.int32)
+    group_of[list(groups)] = list(groups.values())
+    decided = np.flatnonzero(of_root >= 0)
+    carried[of_root[decided]] = group_of[place_of[decided]]
     return over, carried
 
 
@@ -342,31 +344,31 @@ def _sites(
     n = int((number >= 0).sum())
     fixed = np.zeros(n, dtype=np.int64)
     access = find_accesses(program, machine, fast, slow)
-    local = tensors.of_root[access.root]
-    found: dict[tuple[int, bool, int], list[int]] = {}
-    for row, step in enumerate(number[access.op].tolist()):
-        if step < 0:
-            continue
-        if local[row] < 0:
-            fixed[step] += access.slow[row]
-            continue
-        # Repeated operands of one tensor in one op are one site; rows round up one by one.
-        costs = found.setdefault((step, bool(access.write[row]), int(local[row])), [0, 0, 0])
-        for i, amount in enumerate((access.slow[row], access.fast[row], access.size[row])):
-            costs[i] += int(amount)
-    rows = sorted(found.items(), key=lambda item: item[0][:2])  # stable: operand order stays
-    steps = np.array([key[0] for key, _ in rows], dtype=np.int32)
-    times = np.array([costs for _, costs in rows], dtype=np.int64).reshape(len(rows), 3)
+    local, step = tensors.of_root[access.root].astype(np.int64), number[access.op].astype(np.int64)
+    others = np.flatnonzero((step >= 0) & (local < 0))
+    np.add.at(fixed, step[others], access.slow[others])
+    # Repeated operands of one tensor in one op are one site; rows round up one by one. Operand order stays.
+    rows = np.flatnonzero((step >= 0) & (local >= 0))
+    side = 2 * step[rows] + access.write[rows]
+    site = side * max(1, len(tensors.root)) + local[rows]
+    by_site = np.argsort(site, kind="stable")
+    rows, side, site = rows[by_site], side[by_site], site[by_site]
+    first = np.flatnonzero(np.append(True, site[1:] != site[:-1])[: len(site)])
+    costs = (access.slow[rows], access.fast[rows], access.size[rows])
+    times = [np.add.reduceat(cost, first) if len(first) else cost for cost in costs]
+    order = np.lexsort((rows[first], side[first]))
+    first = first[order]
+    steps = (side[first] // 2).astype(np.int32)
     start = np.concatenate([[0], np.cumsum(np.bincount(steps, minlength=n))]).astype(np.int64)
     return {
         "fixed": fixed,
         "site_start": start,
         "site_step": steps,
-        "site_tensor": np.array([key[2] for key, _ in rows], dtype=np.int32),
-        "site_write": np.array([key[1] for key, _ in rows], dtype=np.int8),
-        "site_slow": np.ascontiguousarray(times[:, 0]),
-        "site_fast": np.ascontiguousarray(times[:, 1]),
-        "site_bytes": np.ascontiguousarray(times[:, 2]),
+        "site_tensor": local[rows[first]].astype(np.int32),
+        "site_write": (side[first] % 2).astype(np.int8),
+        "site_slow": times[0][order],
+        "site_fast": times[1][order],
+        "site_bytes": times[2][order],
     }
 
 

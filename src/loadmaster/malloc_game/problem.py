@@ -36,7 +36,7 @@ from loadmaster.malloc_game.games import (
 )
 from loadmaster.malloc_game.model import GameModel, make_model
 from loadmaster.plan.check import Violation
-from loadmaster.plan.plan import BEFORE, NO_OFFSET, WHOLE, Plan
+from loadmaster.plan.plan import BEFORE, NO_OFFSET, WHOLE, Copy, Plan, Residency
 from loadmaster.program.hazards import root_writers
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.storage import load
@@ -101,6 +101,8 @@ class MallocGame(BatchProblem):
         self._bound = known or quick_bound(program, machine, self.model)
         self.all_slow_ps = self.model.all_slow_ps
         """T0"""
+        self._planned: tuple[bytes, Plan] | None = None
+        """The moves that a plan was made of last, and the plan: of a million it takes seconds."""
         self._check_slow()
 
     @property
@@ -200,9 +202,12 @@ class MallocGame(BatchProblem):
     def plan(self, decision: Decision) -> Plan:
         if not _is_moves(decision):
             return decode(decision)
-        games = self.games(1, threads=1)
-        games.replay(self.play(np.asarray(decision)[None]).actions)
-        return games.plan(0)
+        key = np.ascontiguousarray(decision).tobytes()
+        if self._planned is None or self._planned[0] != key:
+            games = self.games(1, threads=1)
+            games.replay(self.play(np.asarray(decision)[None]).actions)
+            self._planned = (key, games.plan(0))
+        return self._planned[1]
 
     def decision(self, plan: Plan) -> Decision:
         return encode(plan)
@@ -230,7 +235,10 @@ class MallocGame(BatchProblem):
         def refuse(row: int, tensor: int, message: str) -> None:
             found.append(Violation(self.kind, message, tensor, number=row))
 
-        for row, residency in enumerate(plan.residency_rows):
+        held = np.empty((0, 5), dtype=np.int64) if plan.residencies is None else plan.residencies
+        odd = ~np.isin(held[:, 1], own) | ((held[:, 3] == BEFORE) & (held[:, 1] == model.fast))
+        for row in np.flatnonzero(odd).tolist():
+            residency = Residency(*held[row].tolist())
             where, tensor = residency.memory, residency.tensor
             if where not in own:
                 refuse(
@@ -240,7 +248,10 @@ class MallocGame(BatchProblem):
                 refuse(
                     row, tensor, f"residency {row} is in fast memory before the program runs: copy it there"
                 )
-        for row, copy in enumerate(plan.copy_rows):
+        moved = np.empty((0, 7), dtype=np.int64) if plan.copies is None else plan.copies
+        odd = ~np.isin(moved[:, 1:3], own).all(axis=1) | (moved[:, 5] != WHOLE)
+        for row in np.flatnonzero(odd).tolist():
+            copy = Copy(*moved[row].tolist())
             if copy.source not in own or copy.target not in own:
                 refuse(row, copy.tensor, f"copy {row} leaves the memories {own} of the game")
             elif copy.low != WHOLE and not model.idle_copies and model.engines[copy.source == model.fast] < 0:
@@ -258,19 +269,24 @@ class MallocGame(BatchProblem):
         is_output[root[program.tensor_kind == TensorKind.OUTPUT]] = True
         writer = root_writers(program)
         copied: dict[int, list[tuple[int, int]]] = {}
-        for row in plan.residency_rows:
-            if row.memory == fast and is_output[row.tensor]:
+        held, copies = (
+            [] if table is None else table[is_output[table[:, 0]]].tolist()
+            for table in (plan.residencies, plan.copies)
+        )
+        moved = [Copy(*row) for row in copies]
+        for row in (Residency(*row) for row in held):
+            if row.memory == fast:
                 # One that copies fill serves when they are there: what is written before goes home.
                 filled = [
                     copy.needed_by
-                    for copy in plan.copy_rows
+                    for copy in moved
                     if (copy.tensor, copy.target) == (row.tensor, fast)
                     and row.first - 1 <= copy.issued_after
                     and copy.needed_by <= row.last
                 ]
                 if max([row.first, *filled]) <= writer[row.tensor] <= row.last:
                     copied[row.tensor] = []
-        for copy in plan.copy_rows:
+        for copy in moved:
             if copy.tensor in copied and (copy.source, copy.target) == (fast, slow):
                 size = int(program.storage_bytes[copy.tensor])
                 copied[copy.tensor].append((0, size) if copy.low == WHOLE else (copy.low, copy.high))

@@ -363,9 +363,15 @@ def make_auto() -> Auto:
 def _schedule(problem: Problem) -> list[Stage]:
     assert isinstance(problem, Mapping)
     if int(problem.live.sum()) > EGRL_TENSORS:
-        return [Stage("density"), Stage("compiler"), Stage("role-split")]
+        return [Stage("density"), *(Stage(name, when=_has_time) for name in ("compiler", "role-split"))]
     search = Stage("exact") if can_prove(problem) else Stage("egrl", resumes=True)
     return [Stage("density"), search]
+
+
+def _has_time(meter: Meter) -> bool:
+    """Whether another method can be followed: it takes about as long as what is kept back to check its plan."""
+    left = meter.seconds_left
+    return left is None or left >= meter.reserve
 
 
 def can_prove(problem: Mapping) -> bool:
