@@ -182,7 +182,7 @@ def test_what_is_cut_short_could_not_have_been_accepted() -> None:
 
 
 def test_wrong_options_are_refused() -> None:
-    with pytest.raises(LoadmasterError, match="0 chains"):
+    with pytest.raises(LoadmasterError, match="chains = 0"):
         make_labelled("graph", NAME, {"chains": 0})
     with pytest.raises(LoadmasterError, match="neighbourhoods = -1"):
         make_labelled("graph", NAME, {"neighbourhoods": -1})
