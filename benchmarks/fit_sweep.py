@@ -2,14 +2,15 @@
 
     python benchmarks/fit_sweep.py --out sweep.json                      all models, inference and training, CPU
     python benchmarks/fit_sweep.py --only 'timm/*' --modes train --out sweep.json --resume
-    python benchmarks/fit_sweep.py --scale gpu --device cuda --out sweep.json
+    python benchmarks/fit_sweep.py --scale gpu --device cuda --jobs 6 --shuffle 0 --limit 240 --out sweep.json
     python benchmarks/fit_sweep.py --backend aot_eager --out eager.json  torch.compile in fit's place
     python benchmarks/fit_sweep.py --scale gpu --device meta             only builds, and counts the weights
 
 A case (of `fit_models.py`) and a mode have a process of their own, forked from one that has imported the
-libraries. In it the ordinary model runs twice, which says how far it is from itself, then under
-`torch.compile(backend="aot_eager")`, a second reference, then fitted, twice. Outputs, gradients by parameter
-name and the buffers that a step changes are compared with the first run.
+libraries. It builds the model; a child of it runs the ordinary model twice, which says how far it is from itself,
+then (tiny ones) under `torch.compile(backend="aot_eager")`, a second reference; then it fits the model, which is the
+first that uses CUDA there, and runs it twice. Outputs, gradients by parameter name and the buffers that a step
+changes are compared with the first run.
 
 Outcomes: `ran`; `differs`, more than 10 times as far as the model from itself and more than 1e-4 of the largest
 value; `refused` by a LoadmasterError; `crashed`, also by running out of time; `skipped`: the libraries have no
@@ -26,8 +27,10 @@ import gc
 import importlib.metadata
 import inspect
 import json
+import math
 import multiprocessing
 import os
+import random
 import resource
 import signal
 import subprocess
@@ -51,6 +54,7 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting GPUs mus
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.fit_models import (
     CASES,
@@ -143,37 +147,21 @@ def run_task(task: Task, send: Callable[[Finding], None]) -> Finding:
     buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
     enter("eager")
     try:
-        began = time.perf_counter()
-        with peak_memory(task.device) as peak:
-            first = call(model, built, model, train, buffers)
-        finding.extra["eager_seconds"] = time.perf_counter() - began
-        finding.baseline = peak.get("bytes")
-        again = call(model, built, model, train, buffers)
+        known = in_child(lambda: reference(built, task, train, buffers))
     except Exception as error:
-        return skip(finding, f"the ordinary model does not run: {last_lines(error)}")
-    limits = {name: 10 * far for name, far in differences(again, first).items()}
-    finding.extra["self_difference"] = max(limits.values(), default=0.0) / 10
-    if finding.extra["self_difference"] > VAGUE:
-        return skip(finding, f"the ordinary model is {finding.extra['self_difference']:.2g} from itself")
-    moved = sensitivity(model, built, train, buffers, first) if task.scale == "tiny" else {}
-    finding.extra["compared"] = Counter(name.split("/")[0] for name in first)
-
-    if task.backend != "aot_eager":
-        enter("aot_eager")
-        finding.extra["aot_eager"] = reference(model, built, train, buffers, first)
+        return skip(finding, f"the ordinary model does not run: {first_line(error)}")
+    finding.extra |= known.extra
+    finding.baseline, first, limits = known.peak_bytes, known.values, known.limits
+    if known.skipped:
+        return skip(finding, known.skipped)
 
     enter("fit")
-    restore(model, buffers)
-    model.zero_grad(set_to_none=True)
-    model.to("cpu")  # where a model is that does not fit on the device
-    release(task.device)
     try:
         began = time.perf_counter()
         fitted = fit(model, built, task)
         finding.seconds = time.perf_counter() - began
         enter("first call")
-        with peak_memory(task.device) as peak:
-            one = call(fitted, built, model, train, buffers, restored=False)
+        one = call(fitted, built, model, train, buffers, restored=False)
         finding.seconds = time.perf_counter() - began if task.backend == "aot_eager" else finding.seconds
         enter("second call")
         began = time.perf_counter()
@@ -186,12 +174,12 @@ def run_task(task: Task, send: Callable[[Finding], None]) -> Finding:
         return finding
     finding.extra["graphs"] = graphs_seen()
     finding.extra["report"] = report = plain(getattr(getattr(fitted, "fitted", fitted), "report", None))
-    finding.value = peak.get("bytes") or reported_peak(report)
+    finding.value = fitted_peak(task.device) or reported_peak(report)
     outer = {name: value for name, value in first.items() if not name.startswith("buffer/")}
     two = {name: value for name, value in two.items() if not name.startswith("buffer/")}
     judge(finding, [differences(one, first), differences(two, outer)], limits)
-    if finding.outcome == "differs" and moved:
-        finding.extra["sensitivity"] = moved.get(finding.extra["worst"]["tensor"])
+    if finding.outcome == "differs" and known.moved:
+        finding.extra["sensitivity"] = known.moved.get(finding.extra["worst"]["tensor"])
         finding.text += f"; weights that differ by 1e-7 move it by {finding.extra['sensitivity'] or 0.0:.2g}"
     return finding
 
@@ -203,13 +191,48 @@ def skip(finding: Finding, text: str) -> Finding:
 
 
 def build_on(case: Case, task: Task, train: bool) -> Built:
-    """The model and its call, on the device; on `meta` without values."""
+    """The model and its call, on the host, where a model is that does not fit on the device; on `meta` without
+    values."""
     if task.device == "meta":
         with torch.device("meta"):
             return case.build(task.scale, train)
-    built = case.build(task.scale, train)
-    args, kwargs = move((built.args, built.kwargs), task.device)
-    return built._replace(model=built.model.to(task.device), args=args, kwargs=kwargs)
+    if task.scale == "tiny":
+        return case.build(task.scale, train)
+    with CheapNoise():
+        return case.build(task.scale, train)
+
+
+class CheapNoise(TorchDispatchMode):
+    """Large tensors get their random values from a table, again and again: weights of a GB in a second."""
+
+    period, least = 1_000_003, 2**16
+    """A period that no row of a weight has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._normal, self._uniform = torch.randn(2 * self.period), torch.rand(2 * self.period)
+        self._filled = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        aten, kwargs = torch.ops.aten, kwargs or {}
+        large = func in (aten.normal_.default, aten.uniform_.default) and args[0].numel() >= self.least
+        if not large or args[0].device.type != "cpu" or not args[0].is_contiguous():
+            return func(*args, **kwargs)
+        into, *given = args
+        named = ("mean", "std") if func is aten.normal_.default else ("from", "to")
+        low, high = (
+            kwargs.get(name, default) if at >= len(given) else given[at]
+            for at, (name, default) in enumerate(zip(named, (0.0, 1.0), strict=True))
+        )
+        table, scale = (self._normal, high) if named[0] == "mean" else (self._uniform, high - low)
+        begin = 7919 * self._filled % self.period
+        values = (table[begin : begin + self.period] * scale + low).to(into.dtype)
+        self._filled += 1
+        row = into.view(-1)
+        whole = len(row) // self.period
+        row[: whole * self.period].view(whole, self.period).copy_(values.expand(whole, -1))
+        row[whole * self.period :].copy_(values[: len(row) - whole * self.period])
+        return into
 
 
 def move(value: Any, device: str) -> Any:
@@ -238,18 +261,75 @@ def fit(model: nn.Module, built: Built, task: Task) -> Any:
     return loadmaster.fit(model, built.args, kwargs=built.kwargs, memory=share, device=task.device, **more)
 
 
-def reference(model: nn.Module, built: Built, train: bool, buffers: Values, first: Values) -> dict[str, Any]:
+@dataclass
+class Reference:
+    """What the ordinary model gives and takes."""
+
+    values: Values = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
+    """How far each tensor may be from it: ten times as far as it is from itself."""
+    moved: dict[str, float] = field(default_factory=dict)
+    peak_bytes: float | None = None
+    skipped: str = ""
+    """Why nothing can be compared with it."""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def reference(built: Built, task: Task, train: bool, buffers: Values) -> Reference:
+    """Run the ordinary model twice on the device, and tiny ones in other ways too."""
+    found, model = Reference(), built.model.to(task.device)
+    args, kwargs = move((built.args, built.kwargs), task.device)
+    built = built._replace(args=args, kwargs=kwargs)
+    try:
+        began = time.perf_counter()
+        with peak_memory(task.device) as peak:
+            found.values = call(model, built, model, train, buffers)
+        found.extra["eager_seconds"] = time.perf_counter() - began
+        found.peak_bytes = peak.get("bytes")
+        again = call(model, built, model, train, buffers)
+    except Exception as error:
+        found.skipped = f"the ordinary model does not run: {last_lines(error)}"
+        return found
+    found.limits = {name: 10 * far for name, far in differences(again, found.values).items()}
+    itself = found.extra["self_difference"] = max(found.limits.values(), default=0.0) / 10
+    if itself > VAGUE:
+        found.skipped = f"the ordinary model is {itself:.2g} from itself"
+        return found
+    found.extra["compared"] = dict(Counter(name.split("/")[0] for name in found.values))
+    if task.scale == "tiny":
+        found.moved = sensitivity(model, built, train, buffers, found.values)
+        if task.backend != "aot_eager":
+            found.extra["aot_eager"] = aot_eager(model, built, train, buffers, found.values)
+    return found
+
+
+def in_child(work: Callable[[], Reference]) -> Reference:
+    """What is done in a process that is forked for it, and of which nothing is left in this one, nor on the device."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        path = Path(folder) / "reference"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # idle threads of libraries hold no lock
+            child = os.fork()
+        if not child:
+            try:
+                torch.save(vars(work()), path)
+            finally:
+                os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if not path.exists():
+            raise RuntimeError(f"its process died ({os.waitstatus_to_exitcode(status)})")
+        return Reference(**torch.load(path, weights_only=True))
+
+
+def aot_eager(model: nn.Module, built: Built, train: bool, buffers: Values, first: Values) -> dict[str, Any]:
     """How far torch.compile without any code of its own is from the model, and into how many graphs it falls."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     try:
         values = call(torch.compile(model, backend="aot_eager"), built, model, train, buffers)
-        found = {"difference": max(differences(values, first).values(), default=0.0), **graphs_seen()}
+        return {"difference": max(differences(values, first).values(), default=0.0), **graphs_seen()}
     except Exception as error:
-        found = {"error": last_lines(error)}
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    return found
+        return {"error": last_lines(error)}
 
 
 def sensitivity(
@@ -411,11 +491,14 @@ def peak_memory(device: str) -> Iterator[dict[str, float]]:
     found["bytes"] = float(torch.cuda.max_memory_allocated())
 
 
-def release(device: str) -> None:
-    """Give memory back before the next measurement."""
-    gc.collect()
-    if device == "cuda":
-        torch.cuda.empty_cache()
+def fitted_peak(device: str) -> float | None:
+    """The most bytes that Loadmaster's allocator had; None: PyTorch's stayed, or there is no device."""
+    if device != "cuda":
+        return None
+    from loadmaster.execute import own_allocator
+
+    own = own_allocator.current()
+    return None if own is None else float(own.most)
 
 
 def plain(value: Any) -> Any:
@@ -468,6 +551,7 @@ def first_words(text: Any) -> str:
 
 def child(task: Task, pipe: Connection, log: str) -> None:
     """A case's process: sends findings, the last of which is marked."""
+    os.setpgrp()  # it ends with the child that it may have
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -502,13 +586,21 @@ class Running:
 
 
 def sweep(
-    tasks: list[Task], jobs: int, timeout: float, finished: Callable[[Task, Finding, float], None]
+    tasks: list[Task],
+    jobs: int,
+    timeout: float,
+    finished: Callable[[Task, Finding, float], None],
+    limit: float = math.inf,
 ) -> None:
-    """Run all tasks, so many at a time."""
-    context = multiprocessing.get_context("fork")
+    """Run all tasks, so many at a time; after `limit` seconds those that run are ended, and nothing is said of them."""
+    context, ends = multiprocessing.get_context("fork"), time.monotonic() + limit
     waiting, running = list(reversed(tasks)), list[Running]()
     with tempfile.TemporaryDirectory() as folder:
         while waiting or running:
+            if time.monotonic() > ends:
+                for each in running:
+                    conclude(each, True, timeout)
+                return
             while waiting and len(running) < jobs:
                 task = waiting.pop()
                 ours, theirs = context.Pipe(duplex=False)
@@ -539,7 +631,7 @@ def receive(each: Running) -> None:
 def conclude(each: Running, late: bool, timeout: float) -> None:
     """End a process; one that did not finish has crashed."""
     if not each.done and late:
-        os.kill(each.process.pid or 0, signal.SIGKILL)
+        os.killpg(each.process.pid or 0, signal.SIGKILL)
     each.process.join(10)
     each.pipe.close()
     log = Path(each.log)
@@ -661,6 +753,10 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for a case in one mode")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds for all of them")
+    parser.add_argument(
+        "--shuffle", type=int, help="seed of another order, for a part of all that has all kinds"
+    )
     parser.add_argument("--only", default="*", help="patterns of names, with commas: 'timm/*,*/bert'")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--scale", choices=("tiny", "gpu"), default="tiny")
@@ -700,6 +796,8 @@ def main() -> None:
         for mode in modes
         if mode == "inference" or case.trains
     ]
+    if options.shuffle is not None:
+        random.Random(options.shuffle).shuffle(tasks)
     rows: list[dict[str, Any]] = []
     if options.resume and options.out and options.out.exists():
         rows = json.loads(options.out.read_text(encoding="utf-8"))["rows"]
@@ -724,7 +822,7 @@ def main() -> None:
         print(f"{count}/{total} {task.case} {task.mode}: {finding.outcome} {wall:.1f} s {note}", flush=True)
 
     try:
-        sweep(tasks, options.jobs, options.timeout, finished)
+        sweep(tasks, options.jobs, options.timeout, finished, options.limit)
     except KeyboardInterrupt:
         print("interrupted: --resume goes on from here")
     show(rows)

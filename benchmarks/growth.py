@@ -28,8 +28,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 FAMILIES = ("nested", "chains", "random", "heavy-tailed")
 SIZES = (50_000, 100_000, 200_000, 400_000, 1_000_000)
-COUNTED = (50_000, 100_000, 200_000)
-"""Sizes whose instructions are counted: valgrind takes fifty times as long."""
+COUNTED_SECONDS = 10.0
+"""Rows that take longer are not counted: valgrind takes fifty times as long."""
 COUNTED_NOTE = (
     "Instructions are counted by valgrind (`--instructions`): how they grow is the algorithm, how seconds grow beyond",
     "that is caches.",
@@ -56,6 +56,8 @@ ZOO = {
 """Workload -> its ops: those above 20,000."""
 IMPORTS = ("onnx", "tflite", "hlo")
 """Formats of files that are read."""
+WEIGHTS = ("onnx", "tflite")
+"""Formats of files with weights in them, which are read for their sizes alone."""
 Measure = Callable[[], dict[str, Any]]
 
 
@@ -228,6 +230,37 @@ def write_hlo(ops: int, path: Path) -> None:
         file.write("}\n")
 
 
+def write_weights(mebibytes: int, path: Path) -> None:
+    """Products with a weight of 16 MiB each, so many mebibytes of them."""
+    made = [(["x" if k == 0 else f"y{k - 1}", f"w{k}"], f"y{k}") for k in range(mebibytes // 16)]
+    if path.suffix == ".onnx":
+        from onnx import TensorProto, helper
+
+        nodes = [helper.make_node("MatMul", reads, [out], name=out) for reads, out in made]
+        weights = [
+            TensorProto(name=reads[1], data_type=TensorProto.FLOAT, dims=(2048, 2048), raw_data=bytes(2**24))
+            for reads, _ in made
+        ]
+        ends = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, (64, 2048)) for name in ("x", made[-1][1])
+        ]
+        graph = helper.make_graph(nodes, "weights", ends[:1], ends[1:], weights)
+        path.write_bytes(helper.make_model(graph).SerializeToString())
+        return
+    sys.path.insert(0, str(ROOT / "tests"))
+    from generate_tflite import GraphMaker, tflite
+
+    graph = GraphMaker()
+    number = {"x": graph.tensor("x", [64, 4096])}
+    graph.inputs = [number["x"]]
+    for reads, out in made:
+        number[reads[1]] = graph.tensor(reads[1], [4096, 4096], data=bytes(2**24))
+        number[out] = graph.tensor(out, [64, 4096])
+        graph.op("FULLY_CONNECTED", [number[read] for read in reads], [number[out]], {})
+    graph.outputs = [number[made[-1][1]]]
+    path.write_bytes(tflite(graph))
+
+
 def layer_ops(ops: int) -> Iterator[tuple[str, list[str], str]]:
     """(kind, what it reads, what it makes) of 11 ops a layer, four of them products."""
     x = "x"
@@ -240,9 +273,9 @@ def layer_ops(ops: int) -> Iterator[tuple[str, list[str], str]]:
         x = value
 
 
-def saved_layers(ops: int, ending: str = "npz") -> Path:
+def saved_layers(ops: int, ending: str = "npz", what: str = "") -> Path:
     """A layered graph's file, made once by another process: what making it takes is not counted here."""
-    path = Path(tempfile.gettempdir()) / f"loadmaster-growth-{ops}.{ending}"
+    path = Path(tempfile.gettempdir()) / f"loadmaster-growth-{what}{ops}.{ending}"
     if not path.exists():
         subprocess.run(
             [sys.executable, str(Path(__file__).resolve()), "--make", str(ops), str(path)], check=True
@@ -255,7 +288,9 @@ def make_file(ops: int, path: Path) -> None:
     from loadmaster.program.storage import save
 
     writers = {".onnx": write_onnx, ".tflite": write_tflite, ".hlo": write_hlo}
-    if path.suffix in writers:
+    if "weights" in path.name:
+        write_weights(ops, path)
+    elif path.suffix in writers:
         writers[path.suffix](ops, path)
     else:
         save(make_layers(ops), path)
@@ -266,6 +301,14 @@ def read_format(format: str, ops: int) -> Measure:
     from loadmaster.program.importers import import_model
 
     path = saved_layers(ops, format)
+    return lambda: {"status": f"{import_model(str(path)).n_ops} ops of {path.stat().st_size:,} bytes"}
+
+
+def read_weights(format: str, mebibytes: int) -> Measure:
+    """`import_model` of a file that is nearly all weights."""
+    from loadmaster.program.importers import import_model
+
+    path = saved_layers(mebibytes, format, "weights-")
     return lambda: {"status": f"{import_model(str(path)).n_ops} ops of {path.stat().st_size:,} bytes"}
 
 
@@ -306,6 +349,7 @@ def rows() -> list[tuple[str, str, int]]:
     wanted += [("plan", problem, size) for problem in PLANS for size in (110_000, 1_000_000)]
     wanted += [("zoo", name, size) for name, size in ZOO.items()]
     wanted += [("import", format, size) for format in IMPORTS for size in (110_000, 1_000_000)]
+    wanted += [("weights", format, size) for format in WEIGHTS for size in (64, 512)]
     return wanted + [("graph", "layers", size) for size in (110_000, 440_000, 1_000_000)]
 
 
@@ -321,6 +365,7 @@ def measure(what: str, family: str, size: int, set_up: bool = False) -> list[dic
         "plan": first_plan,
         "zoo": load_zoo,
         "import": read_format,
+        "weights": read_weights,
     }
     found = []
     for name, run in graph_stages(size) if what == "graph" else [(what, makers[what](family, size))]:
@@ -368,12 +413,14 @@ def count_instructions(family: str, size: int) -> int:
     return counts[0] - counts[1]
 
 
-def record_instructions() -> None:
-    """Adds them to the recorded rows of first fit up to 200,000 buffers."""
+def record_instructions(only: str) -> None:
+    """Adds them to the recorded rows of first fit."""
     path = RESULTS / "growth.json"
     document = json.loads(path.read_text(encoding="utf-8"))
     for row in document["rows"]:
-        if (row["what"], row["version"]) == ("first-fit", "now") and row["size"] in COUNTED:
+        name = f"first-fit/{row['family']}/{row['size']}"
+        mine = (row["what"], row["version"]) == ("first-fit", "now") and (not only or name in only.split(","))
+        if mine and row["cpu_seconds"] < COUNTED_SECONDS:
             row["instructions"] = count_instructions(row["family"], row["size"])
             print(json.dumps(row), flush=True)
             path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -429,7 +476,8 @@ def write_page(found: list[dict[str, Any]]) -> None:
         "cores that were shared with a dozen other jobs (which cost caches, and nothing is averaged), `first-fit` on quiet ones.",
         "`first-fit`: one pass in order of size; `allocate`: the whole command; `ratio`: to half the size, scaled",
         "to a doubling. `plan`: `lm.plan` of a saved layered graph with a limit of 60 CPU seconds, all of it; `zoo`: a workload",
-        "loaded for the first time; `import`: a layered graph's file read, such as a compiler or a converter leaves.",
+        "loaded for the first time; `import`: a layered graph's file read, such as a compiler or a converter leaves;",
+        "`weights`: a file with so many MiB of weights.",
         *COUNTED_NOTE[: 2 * any("instructions" in row for row in found)],
         "",
         "| work | size | before | now | ratio | peak now | result now |",
@@ -455,7 +503,8 @@ def write_page(found: list[dict[str, Any]]) -> None:
             each = now["instructions"] / size
             grown = ""
             if old is not None and "instructions" in old:
-                grown = f", {now['instructions'] / old['instructions']:.2f} × those of half"
+                more = (now["instructions"] / old["instructions"]) ** (1 / np.log2(size / old["size"]))
+                grown = f", {more:.2f} × a doubling"
             result += f"; {each:,.0f} instructions each{grown}"
         peak = f"{now['peak_mib']:,} MiB" if "peak_mib" in now else "–"
         name = what if family == "layers" else f"{what}, {family}"
@@ -527,7 +576,7 @@ def main() -> None:
     elif given.make:
         make_file(int(given.make[0]), Path(given.make[1]))
     elif given.instructions:
-        record_instructions()
+        record_instructions(given.only)
     elif given.draw:
         found = json.loads((RESULTS / "growth.json").read_text(encoding="utf-8"))["rows"]
         write_page(found)

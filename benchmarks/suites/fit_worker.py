@@ -173,11 +173,8 @@ class Worker:
         return pinned
 
     def _used(self) -> int:
-        """Bytes in use on the device, by whomever: only one process runs at a time."""
-        if not self.is_cuda:
-            return 0
-        free, total = torch.cuda.mem_get_info(self.device)
-        return total - free
+        """Bytes that this process has on the device, by the driver's own count."""
+        return own_allocator.used_bytes(self.device) if self.is_cuda else 0
 
     def _row(self, job: Job, resident: Mapping[str, Any] | None) -> dict[str, Any]:
         """Whatever happens, a row."""
@@ -537,11 +534,9 @@ def _plain(value: Any) -> Any:
     return str(value)[:200]
 
 
-def _predicted(report: Mapping[str, Any]) -> float | None:
-    for key in ("predicted_seconds", "predicted", "predicted_s"):
-        if isinstance(report.get(key), int | float):
-            return float(report[key])
-    return None
+def _predicted(report: Mapping[str, Any]) -> float:
+    """Of a call, with what passes before the device begins, and of the optimizer's step after it."""
+    return sum(float(report[name]) for name in ("host_seconds", "predicted_seconds", "optimizer_seconds"))
 
 
 def _process_used() -> int | None:

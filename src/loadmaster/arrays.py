@@ -20,7 +20,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,17 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Refuse = Callable[[str], LoadmasterError]
 """Makes the caller's error of a reason: it adds what was read, and the remedy."""
+
+
+Integer = TypeVar("Integer", bound=np.integer[Any])
+
+
+def distinct(values: npt.NDArray[Integer]) -> npt.NDArray[Integer]:
+    """Every value once, ascending, by sorting: `np.unique` hashes, and takes a hundred times as long for millions."""
+    ordered = np.sort(values)
+    is_new = np.ones(len(ordered), dtype=np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    return ordered[is_new]
 
 
 class Message(NamedTuple):

@@ -211,7 +211,8 @@ class Watcher(Listener):
         self.number = self.number or number
         running = self.run is not None  # now: it may be over before anything is said
         self.ask()
-        _briefly(lambda: self._answer(running))
+        if running or not self._is_heard():
+            _briefly(lambda: self._answer(running))
         while (number := self._next(self._grace)) != _CLOSED:
             if number != _SILENCE:  # a second one
                 if self._next(LAST_SECONDS) == _CLOSED:
@@ -229,6 +230,11 @@ class Watcher(Listener):
             _briefly(lambda: self._farewell(None if run is None else run.where))
         end_children()
         self._leave(128 + self.number)
+
+    def _is_heard(self) -> bool:
+        """Whether the main thread is not in the middle of something long, and says itself that it ends."""
+        threading.Event().wait(_MOMENT)
+        return self.handled > 0
 
     def _next(self, seconds: float | None) -> int:
         """The next of our signals, `_CLOSED`, or `_SILENCE` for so long."""

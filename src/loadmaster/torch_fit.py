@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
 import sys
 import types
@@ -39,11 +40,14 @@ from loadmaster.execute.optimizer import STREAM_BYTES, StreamedOptimizer, fuse, 
 from loadmaster.execute.pinned import LARGE, lock_pages
 from loadmaster.execute.session import (
     Measure,
-    MoveToDevice,
+    MoveWeights,
     Session,
     know,
     know_statics,
+    likely_on_device,
     measure_link,
+    random_state,
+    set_random_state,
     to_device,
     to_host,
 )
@@ -54,7 +58,7 @@ from loadmaster.program.measured_costs import MeasuredCosts
 from loadmaster.search.registry import make_solver
 from loadmaster.search.request import Bytes, Share, parse_capacity
 from loadmaster.search.solver import Budget, solve
-from loadmaster.units import show_bytes
+from loadmaster.units import PICOSECONDS, show_bytes, show_time
 
 WEIGHTS = ("auto", "host", "device")
 SEARCH_SECONDS = 20.0
@@ -74,7 +78,7 @@ class Fitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         torch, session = require("torch", "torch"), self.session
-        from torch.utils._pytree import tree_leaves, tree_map_only
+        from torch.utils._pytree import tree_leaves
 
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         home = next((each.device for each in tensors if each.device.type != "cpu"), torch.device("cpu"))
@@ -84,23 +88,37 @@ class Fitted:
             spare_zeros(found)
             session.settle_share()
             return found
+        with session.deferring():
+            return self._on_device(args, kwargs, home)
+
+    def _on_device(self, args: tuple[Any, ...], kwargs: dict[str, Any], home: Any) -> Any:
+        """A call whose graphs run on a GPU; results go to `home`."""
+        torch, session = require("torch", "torch"), self.session
+        from torch.utils._pytree import tree_map_only
+
         # Weights are on the host or on the device, and graphs are traced where they are.
         while True:
             where = session.device if session.hold_statics else torch.device("cpu")
             moved = session.bring_all((args, kwargs), where)
-            session.called, before = Counter(), Traced.now()
+            session.called, before, began = Counter(), Traced.now(), clock.now()
             try:
                 found = self._called(*moved[0], **moved[1])
                 if not session.called and session.fill_origins():  # it ran on the host, without its inputs
                     found = self._called(*moved[0], **moved[1])
                 break
-            except MoveToDevice:
+            except MoveWeights:
                 session.graphs.clear()
-                to_device(self.module, session)
+                if session.hold_statics:
+                    to_host(self.module, session)
+                    know_statics(self.module, session)
+                else:
+                    to_device(self.module, session)
         session.origins = {}  # what callers gave is theirs again
         traced = Traced.now().since(before)
         if traced != NOTHING:
             session.is_whole = traced == ONE_GRAPH and len(session.graphs) == 1
+        elif session.called:
+            session.host_seconds = min(session.entered - began, session.host_seconds or math.inf)
         session.is_whole &= session.called.total() == 1
         spare_zeros(found)
         session.settle_share()
@@ -137,6 +155,8 @@ class Fitted:
             "needed_bytes": max((each.get("needed_bytes", 0) for each in graphs), default=0)
             + session.held_bytes,
             "predicted_seconds": sum(each.get("predicted_seconds", 0.0) for each in in_call),
+            "optimizer_seconds": session.step_seconds,
+            "host_seconds": session.host_seconds or 0.0,
             "resident_seconds": sum(each.get("resident_seconds", 0.0) for each in in_call),
             "bound_seconds": sum(each.get("bound_seconds", 0.0) for each in in_call),
             "seconds": dict(self.seconds),
@@ -245,10 +265,10 @@ def fit(
     fitted = Fitted(model, session, compiled)
     fitted.seconds["prepare"] = clock.now() - began
     _attach(model, fitted)
-    if weights == "device":
-        to_device(model, session)
     if optimizer is not None:
         session.state_bytes = state_bytes(optimizer)
+    if weights == "device" or likely_on_device(session):
+        to_device(model, session)
     if positional or named:
         try:
             _try_once(fitted, positional, named)
@@ -263,7 +283,7 @@ def fit(
         _stream(fitted, optimizer)
     fitted.seconds["fit"] = clock.now() - began
     for graph in session.graphs:
-        session.say(graph.line())
+        session.say(_line(graph.report()))
     return model
 
 
@@ -348,6 +368,10 @@ def _session(
     """What the graphs of a model share, by the options of `fit`."""
     where = _device(device)
     size = _parse_memory(memory, where)
+    if cache is not None and not isinstance(cache, str | os.PathLike):
+        raise BadMachine(
+            f"cache can't be {cache!r}", object="cache", number=str(cache), remedy="give the path of a folder"
+        )
     folder = None if cache is None else Path(cache)
     known = load_machine(machine) if isinstance(machine, str) else machine
     session = Session(
@@ -492,7 +516,7 @@ def _measure(session: Session, cache: Path | None) -> Measure:
     def measure(captured: Captured) -> MeasuredCosts:
         if not any(graph.is_waiting for graph in session.graphs):
             session.drop_block()  # an op alone may take all of the memory
-        code = session.grown_bytes  # it is no part of what the allocator has
+        code = session.grown_bytes  # is no part of what the allocator has
         with session.growing():
             found = sample_ops(
                 captured,
@@ -619,7 +643,7 @@ def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     torch, model, session = require("torch", "torch"), fitted.module, fitted.session
     training = model.training and any(each.requires_grad for each in model.parameters())
     buffers = {name: each.detach().clone() for name, each in model.named_buffers()}
-    random = torch.get_rng_state(), torch.cuda.get_rng_state(session.device) if session.is_cuda else None
+    random = random_state(session.device)
     shared = session.memory is None
     try:
         with torch.set_grad_enabled(training):
@@ -631,9 +655,7 @@ def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             for name, each in model.named_buffers():
                 if name in buffers and not torch.equal(each, buffers[name].to(each.device)):
                     each.copy_(buffers[name])
-        torch.set_rng_state(random[0])
-        if random[1] is not None:
-            torch.cuda.set_rng_state(random[1], session.device)
+        set_random_state(random, session.device)
 
 
 def _stream(fitted: Fitted, optimizer: Any) -> None:
@@ -655,6 +677,19 @@ def _stream(fitted: Fitted, optimizer: Any) -> None:
         return session.on_thread(lambda: own_step(*args, **kwargs))
 
     optimizer.step = types.MethodType(step, optimizer)
+
+
+def _line(about: Mapping[str, Any]) -> str:
+    """What a graph needs, what it has, and what that costs."""
+    if "needed_bytes" not in about:
+        return f"{about['name']}: not planned yet"
+    slower = about["predicted_seconds"] / max(1e-12, about["resident_seconds"])
+    bound = about["bound_seconds"] / max(1e-12, about["resident_seconds"])
+    return (
+        f"{about['name']}: needs {show_bytes(about['needed_bytes'])}, has {show_bytes(about['capacity_bytes'])}; "
+        f"{show_time(round(about['predicted_seconds'] * PICOSECONDS))} a pass is expected, "
+        f"{slower:.2f} times the ops' own time (no plan is below {bound:.2f})"
+    )
 
 
 def _say(text: str) -> None:

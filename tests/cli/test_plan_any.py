@@ -55,6 +55,19 @@ def test_a_yes_has_a_plan_that_is_sound(run: Any, run_json: Any) -> None:
     assert several.exit == 0 and several.out.startswith("YES  sram, llc, dram together have ")
 
 
+def test_fits_is_about_the_problem_that_is_named(run: Any, run_json: Any) -> None:
+    asked = ("plan", SHUFFLE, "--problem", "order", "--fits")
+    yes = run_json(*asked, "-m", "arena:2885120", "--out", "p.json")
+    assert yes["exit"] == 0 and yes["rows"][0]["enough_bytes"] == 2_885_120
+    assert run("check", SHUFFLE, "p.json", "-m", "arena:2885120").exit == 0
+    no = run_json(*asked, "-m", "arena:2885119")
+    assert no["exit"] == 1 and no["rows"][0]["any_order"] and no["rows"][0]["excess_bytes"] == 1
+    several = run_json(*asked, "-m", "nnp-i")
+    assert several["exit"] == 0 and several["rows"][0]["memory"] == "dram"
+    other = run("plan", SHUFFLE, "-m", "arena:4MiB", "--problem", "mapping", "--fits")
+    assert other.exit == 2 and "not about mapping" in other.err
+
+
 def test_an_arena_is_planned_in_another_order_where_that_is_needed(run_json: Any, run: Any) -> None:
     own = run_json("plan", SHUFFLE, "-m", "arena:4MiB")
     rows = {row["name"]: row for row in own["rows"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +22,9 @@ from loadmaster.errors import Refused  # noqa: E402
 from loadmaster.execute import own_allocator  # noqa: E402
 from loadmaster.execute import session as session_module  # noqa: E402
 from loadmaster.execute.calls import TRIED_CALLS, WARM_CALLS, CallExecutor, Rows  # noqa: E402
+from loadmaster.execute.compile_backend import compile_graph  # noqa: E402
 from loadmaster.execute.executor import Executor  # noqa: E402
-from loadmaster.execute.session import Session  # noqa: E402
+from loadmaster.execute.session import DeviceThread, Session  # noqa: E402
 from loadmaster.offload.kind import KernelRoom, make_offload  # noqa: E402
 from loadmaster.offload.repeats import quick  # noqa: E402
 from loadmaster.program.importers.torch.captured import Captured, capture  # noqa: E402
@@ -304,3 +306,28 @@ def test_a_caller_that_is_not_waited_for_is_a_race(
 ) -> None:
     monkeypatch.setattr(Stream, "wait_stream", lambda self, other: None)
     assert train(step, cuda, monkeypatch, 0)[0].races()
+
+
+@pytest.mark.parametrize(
+    ("whole", "reads", "traced", "waits"),
+    [
+        (True, True, False, 1),
+        (True, False, False, 0),  # nothing on the host is read: nobody has to wait
+        (False, True, False, 0),  # each graph has waited by itself
+        (True, True, True, 0),  # a new graph comes, and perhaps Python after it
+    ],
+)
+def test_a_call_that_is_one_graph_is_waited_for_at_its_end(
+    cuda: FakeCuda, whole: bool, reads: bool, traced: bool, waits: int
+) -> None:
+    session, waited = Session("net", torch.device("cuda"), machine_with(ROOM), ROOM), []
+    stream = SimpleNamespace(synchronize=lambda: waited.append(session.defers))
+    with ThreadPoolExecutor(1) as pool:
+        session._thread, session.is_whole = DeviceThread(pool, 0, stream), whole
+        with session.deferring():
+            assert session.defers is whole
+            if traced:
+                module = torch.fx.symbolic_trace(torch.nn.Identity())
+                compile_graph(session, module, ["a shape"])
+            session.reads_host = reads
+        assert len(waited) == waits and not session.defers

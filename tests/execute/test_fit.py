@@ -65,6 +65,33 @@ def test_weights_that_the_user_changes_are_seen() -> None:
 
 
 @torch.no_grad()
+def test_a_recorded_call_that_began_with_old_weights_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls as CUDA graphs begin before weights are looked at; here a recorded half is simply run again."""
+    replays: list[int] = []
+
+    def replay(self: CallExecutor, late: bool, half: Any) -> None:
+        half()
+        self._graphs.setdefault(late, "recorded")
+        self._recorded = list(self._values)
+        replays[-1] += 1
+
+    monkeypatch.setattr(CallExecutor, "_replay", replay)
+    plain, model = pair(Stack, rows(), memory="100%")
+    model(rows())
+    executor = session_of(model).graphs[0]._executor
+    assert executor is not None and executor._weights
+    executor._as_graph = True
+    for turn in range(10):
+        replays.append(0)
+        if turn in (7, 9):
+            for each in (plain, model):
+                each.layers[0].weight.mul_(1.5)
+        assert same(model(rows(seed=turn)), plain(rows(seed=turn))), turn
+    assert session_of(model).graphs[0]._executor is executor
+    assert replays[-5:] == [1, 1, 2, 1, 2]
+
+
+@torch.no_grad()
 def test_every_weight_of_every_layer_is_looked_at() -> None:
     plain, model = pair(Stack, rows())
     for at in range(6):

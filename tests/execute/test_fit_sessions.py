@@ -22,8 +22,9 @@ from torch import nn  # noqa: E402
 from fit_cases import QUICK, WIDTH, Parts, Stack, gradients, pair, rows, same, session_of, step  # noqa: E402
 from loadmaster import torch_fit  # noqa: E402
 from loadmaster.errors import LoadmasterError  # noqa: E402
-from loadmaster.execute.calls import Fingerprint, Fingerprints, Rows, Trial  # noqa: E402
+from loadmaster.execute.calls import Rows, Trial  # noqa: E402
 from loadmaster.execute.graphs import PlannedGraph, Session, State  # noqa: E402
+from loadmaster.execute.pinned import Fingerprint, Fingerprints  # noqa: E402
 from loadmaster.execute.session import Origin  # noqa: E402
 from loadmaster.execute.walk import Walk  # noqa: E402
 from loadmaster.machine import load_machine  # noqa: E402
@@ -321,6 +322,16 @@ def test_a_kernel_that_takes_more_is_planned_for(monkeypatch: pytest.MonkeyPatch
     assert sum("takes 4.00 KiB for itself: planning again" in each for each in said) == 1
     assert list(session_of(model).graphs[0]._learned.values()) == [8192]
     assert same(step(model, rows(MANY, seed=2)).isfinite(), torch.tensor(True))
+
+
+def test_a_kernel_that_takes_more_after_results_are_to_be_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the two calls of a step it was decided to capture the graph anew."""
+    plain, model = pair(Stack, rows(MANY), training=True)
+    wanted = step(plain, rows(MANY))
+    scarce, loss = Scarce(monkeypatch, late=True), model(rows(MANY)).square().mean()
+    session_of(model).graphs[0].deliver()
+    loss.backward()
+    assert scarce.raised == 1 and same(loss.detach(), wanted) and same(gradients(model), gradients(plain))
 
 
 @torch.no_grad()

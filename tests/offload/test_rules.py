@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from clocks import Ticking
+from loadmaster.offload import search
 from loadmaster.offload.heuristics import layer_spans
 from loadmaster.offload.problem import Offload
 from loadmaster.offload.search import PRICE
@@ -151,3 +153,14 @@ def test_a_search_goes_on_as_if_it_had_not_stopped() -> None:
         meter.restore(watch.best)
         again = make_labelled("offload", name).run(meter, 3, watch.state)
         assert again.value == whole.value and (again.decision == whole.decision).all()
+
+
+def test_no_rule_begins_that_can_not_end_in_time(half: Offload, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many steps: as far as the rules before it tell; the first is followed whatever the limit."""
+    monkeypatch.setattr(search, "MANY_STEPS", 1)
+    problem = Offload(half.program, half.machine)
+    first = solve(search.make_auto(), problem, Budget(seconds=1e6), clock=Ticking(1.0))
+    assert first.evaluations > 1 and problem.rule_seconds > 0
+    problem.rule_seconds = 1e5
+    assert solve(search.make_auto(), problem, Budget(seconds=1e4), clock=Ticking(1.0)).evaluations == 0
+    assert solve(search.make_auto(), problem, Budget(seconds=1e6), clock=Ticking(1.0)).evaluations > 1

@@ -14,11 +14,15 @@ from loadmaster.allocation.buffers import Buffers
 from loadmaster.allocation.problem import Allocation
 from loadmaster.errors import BadPlan
 from loadmaster.machine.machine import Machine
+from loadmaster.offload.heuristics import Layerwise
 from loadmaster.plan.check import Violation, check, check_offsets
+from loadmaster.plan.check.data import _is_fetched_and_found
+from loadmaster.plan.check.facts import Facts
 from loadmaster.plan.check.overlap import do_any_meet
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.simulate.simulator import Timeline
+from offload_stack import problems
 from reference import check as reference
 from reference.simulate import simulate_reference
 
@@ -184,3 +188,21 @@ def test_check_offsets_takes_columns() -> None:
         pinned=buffers.pinned,
     )
     assert [str(each) for each in found] == ["overlap: buffers '0' and '1' share address 3 at time 1"]
+
+
+def test_weights_that_are_fetched_once_are_judged_alike() -> None:
+    """By columns, and one by one as soon as something is wrong with a copy, its residency or a reader."""
+    rng, by_columns, wrong = np.random.default_rng(7), 0, 0
+    for problem in problems(40):
+        for decision in Layerwise().make(problem):
+            program, machine, plan = problem.program, problem.machine, problem.plan(decision)
+            assert agree(program, machine, plan) == []
+            by_columns += int(_is_fetched_and_found(Facts(program, machine, plan))[0].sum())
+            for _ in range(10):
+                changed = mutated(rng, program, machine, plan)
+                try:
+                    timeline = simulate_reference(program, machine, changed)
+                except BadPlan:
+                    timeline = None
+                wrong += bool(agree(program, machine, changed, timeline))
+    assert by_columns > 50 and wrong > 100

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import toy
+from clocks import Ticking
 from loadmaster import clock
 from loadmaster.machine import load_machine
 from loadmaster.plan import load_plan
@@ -451,3 +452,14 @@ def test_a_better_baseline_is_handed_over_also_by_an_interrupted_run(tmp_path: P
     assert not replay(RunFolder.open(run)).broken
     ended = climbed(tmp_path / "short", 5, baselines=known)
     assert ended.baseline == "good" and climbed(tmp_path, 5, resume=ended.run).baseline == "good"
+
+
+def test_what_was_kept_back_of_the_time_does_not_change_why_a_run_ended() -> None:
+    ticking = Ticking()
+    meter = Meter(toy.Toy(), Budget(seconds=10.0), clock=ticking)
+    ticking.advance(9.0)
+    assert not meter.spent and not meter.out_of_time
+    meter.reserve = 2.0
+    assert meter.spent
+    meter.reserve = 0.0  # the last check was quick
+    assert not meter.spent and meter.out_of_time

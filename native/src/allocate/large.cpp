@@ -207,7 +207,8 @@ class LargePacking {
     in_time();
     if (!done() && !straight_to_goal() && !floor()) return best_;
     if (done()) return best_;
-    const i64 effort = options_.effort >= 0 ? options_.effort : kUsualEffort;
+    const i64 unlimited = stop_.deadline_ns >= 0 ? INT64_MAX : kUsualEffort;
+    const i64 effort = options_.effort >= 0 ? options_.effort : unlimited;
     portfolio(effort);
     improve(effort);
     settle();
@@ -351,7 +352,7 @@ class LargePacking {
   void portfolio(i64 effort) {
     for (i64 from = 1; from < kRecipes && !over(); from += kBatch) {
       // The usual best fit is in the first batch: it is a floor as well.
-      if (from > 1 && steps_ + kBatch * pass_ > effort) return;
+      if (from > 1 && plus(steps_, kBatch * pass_) > effort) return;
       std::vector<Task> tasks(std::min(kBatch, kRecipes - from));
       const i64 limit = best_.height - 1;
       round(tasks, [&](i64 i, Task& task, Packer& packer) {

@@ -18,8 +18,9 @@ namespace loadmaster {
 struct LargeOptions {
   u64 seed = 0;
   int threads = 1;
-  i64 effort = -1;      // steps (of Packer) to spend; -1: a few seconds' worth. Always spent, whatever
-                        // this says: size first fit and the first four other recipes
+  i64 effort = -1;      // steps (of Packer) to spend; -1: as many as the deadline allows, without one a few
+                        // seconds' worth. Always spent, whatever this says: size first fit and the first
+                        // four other recipes
   bool repair = true;   // repair windows around the buffers that stick out
   bool reorder = true;  // squeaky wheel: place earlier what found no room
 };

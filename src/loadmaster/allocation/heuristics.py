@@ -24,7 +24,7 @@ class Large(Solver):
     def __init__(self, threads: int | None = None, effort: int | None = None) -> None:
         self.threads = threads
         self.effort = effort
-        """Steps to spend on improvement; None: some seconds' worth."""
+        """Steps to spend on improvement; None: until the time is over, without a limit some seconds' worth."""
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
+from loadmaster.arrays import distinct
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine, Memory
 from loadmaster.plan.live_ranges import place_lives
@@ -43,7 +44,7 @@ def pack(
     offset, fits = np.full(program.n_tensors, NO_OFFSET, dtype=np.int64), True
     at = _pinned_places(place, pins)
     for number, there in enumerate(machine.memories):
-        held = np.unique(place[here[memory[here] == number]])
+        held = distinct(place[here[memory[here] == number]])
         size = -(-bytes_[held] // there.alignment) * there.alignment
         if (at[held] >= 0).any():
             until = np.where(always[held], program.n_ops, end[held] + 1)

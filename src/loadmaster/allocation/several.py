@@ -17,6 +17,7 @@ from loadmaster.allocation.buffers import NONE, Buffers
 from loadmaster.allocation.buffers_csv import write_buffers
 from loadmaster.allocation.exact import Exact
 from loadmaster.allocation.problem import Allocation
+from loadmaster.arrays import distinct
 from loadmaster.errors import LoadmasterError, Refused
 from loadmaster.search.request import BadRequest
 from loadmaster.search.solver import Budget, Meter
@@ -65,7 +66,7 @@ class _Profile:
     """Live bytes per stretch of time, of the buffers put in so far."""
 
     def __init__(self, buffers: Buffers) -> None:
-        self.times = np.unique(np.concatenate([buffers.lower, buffers.upper]))
+        self.times = distinct(np.concatenate([buffers.lower, buffers.upper]))
         self.first = np.searchsorted(self.times, buffers.lower)
         self.last = np.searchsorted(self.times, buffers.upper)
         self.size = buffers.size

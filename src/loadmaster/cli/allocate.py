@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 12
 """Buffers to blame."""
+_STOPS = {
+    "time": "the time limit ended the search: with a larger --time-limit it goes on",
+    "budget": "the budget ended the search: with a larger --budget it goes on",
+    "done": "the search has come to its own end without a proof: another --seed or --solver may find less",
+}
+"""Why a search ended that has proven nothing -> what to say."""
 
 
 def command(
@@ -247,6 +253,8 @@ def _render(found: Placement, files: list[Path]) -> Answer:
     if solution.recalled is not None:
         blocks.append(recalled_text(solution.recalled, "bytes"))
     files += [] if solution.run is None else [solution.run]
+    if problem.capacity is None and solution.stop in _STOPS:
+        blocks.append(_STOPS[solution.stop])
     if any(row["status"] == "optimal" for row in rows):
         blocks.append(f"optimal among {ARENA.space}; not sought: {ARENA.left_out}")
     blocks.append("checked: ok" + "".join(f", wrote {path}" for path in files))

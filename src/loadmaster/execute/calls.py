@@ -12,12 +12,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from loadmaster import clock
 from loadmaster.errors import require
 from loadmaster.execute.executor import Executor
-from loadmaster.execute.pinned import HostMemory, HostWeights, Layout, flat, layout_of, own_layout, shaped
+from loadmaster.execute.pinned import (
+    Fingerprints,
+    HostMemory,
+    HostWeights,
+    Layout,
+    flat,
+    layout_of,
+    own_layout,
+    shaped,
+)
 from loadmaster.execute.placement import Arena
 from loadmaster.execute.script import Leaf, Move
 from loadmaster.execute.walk import shown
@@ -30,8 +37,6 @@ WARM_CALLS = 2
 """Before a CUDA graph: the first call shows where results are made, the second makes them in place."""
 TRIED_CALLS = 2
 """Of either kind that are timed."""
-_SAMPLES, _ELEMENT = 4, 8
-"""How many pieces of a tensor are looked at, and of how many bytes."""
 
 
 class Rows:
@@ -57,68 +62,6 @@ def storage_users(tensor: Any) -> int:
     """How many tensors look at its storage, by PyTorch's own count."""
     torch = require("torch", "torch")
     return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
-
-
-class Fingerprint:
-    """Whether a tensor on the host is what it was: by its address, its version and some of its bytes."""
-
-    def __init__(self, value: Any) -> None:
-        self._address, self._bytes = -1, np.zeros(0, dtype=np.uint8)
-        self._seen = self._look(value)
-
-    def changed(self, value: Any, expected: int = 0) -> bool:
-        """Since this was last asked. `expected`: so many new versions are not the caller's."""
-        before, self._seen = self._seen, self._look(value)
-        same = before[0] == self._seen[0] and before[2] == self._seen[2]
-        return not (same and 0 <= self._seen[1] - before[1] <= expected)
-
-    def _look(self, value: Any) -> tuple[int, int, bytes]:
-        address = int(value.data_ptr())
-        if address != self._address and value.numel():
-            row = flat(value.detach(), layout_of(value)).numpy()
-            whole = (
-                len(row) // _ELEMENT * _ELEMENT
-            )  # some whole elements: a change may leave low bytes as they are
-            some = row[:whole].reshape(-1, _ELEMENT)
-            self._address, self._bytes = address, some[:: max(1, len(some) // _SAMPLES)] if whole else row
-        # Not every change moves the version: `p.data.mul_` does not.
-        return address, int(value._version), self._bytes.tobytes()
-
-    @property
-    def sampled(self) -> Any:
-        """[n, 8] or [n]: the bytes that are looked at, where they lie."""
-        return self._bytes
-
-
-class Fingerprints:
-    """Those of many tensors, which mostly are what they were: then all of them are looked at in one go."""
-
-    def __init__(self, values: Sequence[Any]) -> None:
-        self._each = [Fingerprint(value) for value in values]
-        self._note(values)
-
-    def changed(self, values: Sequence[Any]) -> list[int]:
-        """Which ones did since this was last asked."""
-        # Bytes are read only where tensors still are.
-        versions = self._versions(values)
-        if versions == self._seen[0] and self._bytes() == self._seen[1]:
-            return []
-        found = [
-            at for at, (own, value) in enumerate(zip(self._each, values, strict=True)) if own.changed(value)
-        ]
-        self._note(values)
-        return found
-
-    def _note(self, values: Sequence[Any]) -> None:
-        every = [own.sampled for own in self._each]
-        self._samples = [some for some in ([a for a in every if a.ndim == n] for n in (1, 2)) if some]
-        self._seen = self._versions(values), self._bytes()
-
-    def _versions(self, values: Sequence[Any]) -> list[tuple[int, int]]:
-        return [(value.data_ptr(), value._version) for value in values]
-
-    def _bytes(self) -> list[bytes]:
-        return [np.concatenate(some).tobytes() for some in self._samples]
 
 
 class Trial:
@@ -193,9 +136,17 @@ class CallExecutor(Executor):
         self._brought = [
             (at, given)
             for at, given in enumerate(self._primals)
-            if given.tensor >= 0 and (given.held or given.kind == TensorKind.INPUT)
+            if given.tensor >= 0 and ((given.held and not given.source) or given.kind == TensorKind.INPUT)
         ]
         """What a call brings; weights are looked at in `_refresh`."""
+        self._parameters = [
+            (at, given)
+            for at, given in enumerate(self._primals)
+            if given.tensor >= 0 and given.held and given.source
+        ]
+        """What the caller has on the device for good."""
+        self._addresses: list[int] = []
+        """Of those, in the last call."""
         self._numbers = {given.node: at for at, given in enumerate([*self._primals, *self._late])}
         values = dict(zip((given.node for given in self._primals), args, strict=True))
         host = HostWeights({}, {})
@@ -240,6 +191,14 @@ class CallExecutor(Executor):
         self._calls = 0
         self._as_graph = as_graph and self.placement == "planned"
         self._trial = Trial()
+        self._draws = draws(captured.graph)
+        results = zip(self.script.leaves, captured.results, strict=True)
+        self._stays_there = all(
+            result.sink or result.stays or not result.node or leaf.root < 0 for leaf, result in results
+        )
+        """No result is made on the host."""
+        self.waits = True
+        """Forward calls wait for the device where it reads on the host; else whoever makes them does, later."""
         self._may_go_ahead, self._ahead = ahead and self._leaves_host_alone, False
         self._entries = self._first_moves()
         """What comes to the device before the first step and only then: inputs that are there already go to their
@@ -283,14 +242,8 @@ class CallExecutor(Executor):
     @property
     def _leaves_host_alone(self) -> bool:
         """Whether no weight is read on the host while a call runs, and no result is made there."""
-        leaves = zip(self.script.leaves, self.captured.results, strict=True)
-        return (
-            not self._streamed
-            and all(given.held or given.tensor < 0 for given in self._late)
-            and all(
-                result.sink or result.stays or not result.node or leaf.root < 0 for leaf, result in leaves
-            )
-        )
+        late = all(given.held or given.tensor < 0 for given in self._late)
+        return not self._streamed and late and self._stays_there
 
     def _first_moves(self) -> dict[int, list[Move]]:
         """Input -> its copies, if all of them come before the first step."""
@@ -305,16 +258,32 @@ class CallExecutor(Executor):
         return found
 
     def _settle(self) -> None:
-        """Wait for the device, if anybody has to: the caller, or who compares what calls take."""
-        if not self._ahead or self._calls < WARM_CALLS or self._trial.is_open(self._as_graph):
+        """Wait for the device before results are handed out, if anybody has to: who reads them on the host, or who
+        compares what calls take."""
+        later = self._ahead or (self._stays_there and self._backend.pinned)
+        if not later or self._is_tried:
             self._backend.settle()
+
+    @property
+    def _is_tried(self) -> bool:
+        """Whether this call is timed, or comes before those."""
+        return self._calls < WARM_CALLS or self._trial.is_open(self._as_graph)
+
+    @property
+    def _may_begin(self) -> bool:
+        """Whether a call may begin before it is known that weights are what they were: it changes nothing but its
+        results, and can be made again."""
+        return self.captured.forward_ops is None and not (self._is_tried or self.states or self._draws)
 
     def forward(self, args: Sequence[Any]) -> list[Any]:
         """The results of the forward call, in order; None where there is none."""
-        self._refresh(args)
+        early = self._may_begin
+        if not early:
+            self._refresh(args)
         recording = self._as_graph and self._calls >= WARM_CALLS and self._trial.as_graph
         ready: list[tuple[Given, Any]] = []
         self._ahead = self._may_go_ahead
+        self._keep_parameters(args)
         for at, given in self._brought:
             value = args[at].detach()
             if given.held:
@@ -336,8 +305,12 @@ class CallExecutor(Executor):
             else:
                 self._first_half()
             self._settle()
+        if early and self._refresh(args):  # what runs has the old weights
+            self._backend.settle()
+            return self.forward(args)
         self._replayed_forward = recording
-        found = self._found(args, late=False, fixed=recording)
+        waits = not self._ahead and (self.waits or not self._stays_there)
+        found = self._found(args, late=False, fixed=recording, waits=waits)
         if self.captured.forward_ops is None:
             self._end_call()
         return found
@@ -366,7 +339,7 @@ class CallExecutor(Executor):
             else:
                 self._second_half()
             self._settle()
-        found = self._found([*args, *tangents], late=True, fixed=recording)
+        found = self._found([*args, *tangents], late=True, fixed=recording, waits=not self._ahead)
         self._end_call()
         return found
 
@@ -451,6 +424,11 @@ class CallExecutor(Executor):
         return isinstance(self._placement, Arena)
 
     @property
+    def is_ahead(self) -> bool:
+        """Whether the last call read and made nothing on the host that is the caller's."""
+        return self._ahead
+
+    @property
     def is_new(self) -> bool:
         """Whether it was just made: its first calls load kernels."""
         return self._calls <= WARM_CALLS
@@ -466,15 +444,21 @@ class CallExecutor(Executor):
         peaks = self._placement.peaks()
         return self.script.peak if peaks is None else peaks[1]
 
-    def _refresh(self, args: Sequence[Any]) -> None:
-        """Weights that were changed since they were last seen."""
-        for number in self._seen.changed([args[at] for at, _ in self._weights]):
+    def _refresh(self, args: Sequence[Any]) -> bool:
+        """Weights that were changed since they were last seen. False: none was, or is read where it lies anyway."""
+        changed = self._seen.changed([args[at] for at, _ in self._weights])
+        for number in changed:
             at, given = self._weights[number]
             self._renew(given, args[at])
             self._load(given.tensor, self._lies[given.tensor])
-        for at, given in self._streamed:
-            if args[at].data_ptr() != self._host[given.tensor].data_ptr():
-                self._renew(given, args[at])
+        moved = [
+            (at, given)
+            for at, given in self._streamed
+            if args[at].data_ptr() != self._host[given.tensor].data_ptr()
+        ]
+        for at, given in moved:
+            self._renew(given, args[at])
+        return bool(changed or moved)
 
     def _renew(self, given: Given, value: Any) -> None:
         """The weight lies elsewhere on the host now."""
@@ -488,16 +472,20 @@ class CallExecutor(Executor):
         layout = self._layouts[tensor]
         self._placement.row(number, self._kept[tensor], layout).copy_(self._host[tensor])
 
+    def _keep_parameters(self, args: Sequence[Any]) -> None:
+        """Parameters on the device mostly are where they were."""
+        addresses = [args[at].data_ptr() for at, _ in self._parameters]
+        if addresses == self._addresses:
+            return
+        self._addresses, self._graphs = addresses, {}  # those know the old ones
+        for at, given in self._parameters:
+            self._kept[given.tensor] = args[at].detach()
+
     def _held(self, given: Given, value: Any, fixed: bool) -> Any:
         """What the caller has on the device; a CUDA graph finds it at one address."""
         if not fixed:
             return value
         known = self._fixed.get(given.tensor)
-        if given.source:  # a parameter stays where it is
-            if known is not None and known.data_ptr() != value.data_ptr():
-                self._graphs = {}
-            self._fixed[given.tensor] = value
-            return value
         if known is None:
             known = self._fixed[given.tensor] = self._torch.empty_strided(
                 tuple(value.shape), value.stride(), dtype=value.dtype, device=value.device
@@ -615,7 +603,7 @@ class CallExecutor(Executor):
                     self._kept_rows[root] = self._host[root]
         return fixed
 
-    def _found(self, args: Sequence[Any], *, late: bool, fixed: bool) -> list[Any]:
+    def _found(self, args: Sequence[Any], *, late: bool, fixed: bool, waits: bool) -> list[Any]:
         found: list[Any] = []
         lent: dict[int, Any] = {}
         for number, (leaf, result) in enumerate(zip(self.script.leaves, self.captured.results, strict=True)):
@@ -635,7 +623,7 @@ class CallExecutor(Executor):
                 found.append(args[self._numbers[result.node]] if result.node in self._numbers else None)
             else:
                 found.append(self._handed(leaf, fixed))
-        if self._backend.pinned and not self._ahead:
+        if self._backend.pinned and waits:
             self._backend.settle()  # copies to the host are done
         return found
 
@@ -676,6 +664,12 @@ class CallExecutor(Executor):
         ):
             yield
         self._seconds += clock.now() - began
+
+
+def draws(graph: Any) -> bool:
+    """Whether an op of a graph draws random numbers: made twice, it is not the same."""
+    torch = require("torch", "torch")
+    return any(torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) for node in graph.nodes)
 
 
 def _dense(value: Any) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ def compile_graph(session: Session, module: Any, inputs: Sequence[Any]) -> Calla
     """What Dynamo calls with a graph of torch functions and its example inputs."""
     torch = require("torch", "torch")
     session.fill_origins()  # what could not be traced runs on the host
+    session.defers = False
     if any(not isinstance(each, torch.Tensor) for each in inputs):
         return _by_shapes(session, module)
     device = torch.device(session.device)

@@ -6,7 +6,6 @@ known, the graph is planned again with what was learned.
 
 from __future__ import annotations
 
-import itertools
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +16,20 @@ from typing import Any
 import numpy as np
 
 from loadmaster import clock
-from loadmaster.errors import BadMachine, LoadmasterError, Refused, require
+from loadmaster.errors import BadMachine, BadProgram, LoadmasterError, Refused, require
 from loadmaster.execute import own_allocator
-from loadmaster.execute.calls import CallExecutor, Paused, storage_users
-from loadmaster.execute.session import GRAIN, MoveToDevice, Session, State
+from loadmaster.execute.calls import CallExecutor
+from loadmaster.execute.parts import find_parts, large_nodes
+from loadmaster.execute.session import (
+    GRAIN,
+    MoveWeights,
+    Session,
+    State,
+    Step,
+    random_state,
+    set_random_state,
+    size_text,
+)
 from loadmaster.machine.machine import Machine
 from loadmaster.offload.kind import KernelRoom, kernel_room, make_offload
 from loadmaster.offload.model import Kernels
@@ -35,7 +44,7 @@ from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.repeats import Repeated, repeat
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Solution, solve
-from loadmaster.units import PICOSECONDS, UNLIMITED, show_bytes, show_time
+from loadmaster.units import PICOSECONDS, UNLIMITED, show_bytes
 
 SMALL = 8
 """A graph that needs no more than this part of the memory gets it for itself."""
@@ -60,35 +69,6 @@ class Choice:
     value: int
     """Picoseconds, simulated."""
     how: str
-
-
-class Step:
-    """A training step from its forward call to its backward call."""
-
-    _numbers = itertools.count(1)
-
-    def __init__(self, args: list[Any], random: Any) -> None:
-        torch = require("torch", "torch")
-        self.args, self.random, self.number = args, random, next(Step._numbers)
-        self.executor: CallExecutor | None = None
-        self.paused: Paused | None = None
-        self._token = torch.tensor([self.number])
-        self._alone = storage_users(self._token)
-
-    def handed_out(self) -> Any:
-        """What PyTorch keeps for the backward call: a tensor that has the number."""
-        return self._token[:]
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether somebody can still make the backward call."""
-        return storage_users(self._token) > self._alone
-
-
-def _size_text(count: int) -> str:
-    """Bytes, rounded up, as `fit` takes them."""
-    unit, size = ("MiB", 2**20) if count >= 2**24 else ("KiB", 2**10)
-    return f"{-(-count // size)}{unit}"
 
 
 class PlannedGraph:
@@ -116,7 +96,10 @@ class PlannedGraph:
         self._program: Program | None = None
         self._capacity = 0
         self._shrunk = 1.0
-        self._learned: dict[int, int] = {}
+        self._parts = 1
+        """Of the batch, computed one after another."""
+        self._learned: dict[str, int] = {}
+        """Node -> bytes that its kernel takes for itself."""
         self._better: Choice | None = None
         self._searches: list[threading.Thread] = []
         self._away = False
@@ -140,9 +123,12 @@ class PlannedGraph:
             for at, state in states.items():
                 given[at] = state.value
             self._set_aside()
+            if not self.session.called:
+                self.session.entered = clock.now()
             self.session.called[self] += 1
-            call = Step(list(args), self._random_state())
+            call = Step(list(args), random_state(self.session.device))
             found = self._with_retries(call, lambda: self._executor_for(args, states).forward(given))
+            self.session.reads_host = self._executor is None or not self._executor.is_ahead
             self._count_code()
             found = self._with_updates(args, found)
             if self.prepared.forward_outputs is None:
@@ -317,6 +303,7 @@ class PlannedGraph:
             assert self.choice is not None
             self._follow(self.choice, args)
         assert self._executor is not None
+        self._executor.waits = not session.defers
         first = len(self.prepared.leaves) - len(self.prepared.updates)
         self._executor.states = {
             first + self.prepared.updates.index(at): state.value for at, state in (states or {}).items()
@@ -337,20 +324,16 @@ class PlannedGraph:
         plain, began = repeat(self._program, []), clock.now()
         capacity = self._capacity = session.capacity_of(self)
         machine = self._machine(capacity)
-        try:
-            problem = self._problem(plain, machine)
-        except BadMachine:
-            if not session.share_all():
-                if not self._slice(machine):
-                    raise
-                self._plan(args)
-                return
-            capacity = self._capacity = session.capacity_of(self)
-            machine = self._machine(capacity)
-            problem = self._problem(plain, machine)
         assert self._base is not None
         base = self._base
-        self.choice = self._choice(base, plain, problem, quick(problem), "quick")
+        try:
+            problem = self._problem(plain, machine)
+            self.choice = self._choice(base, plain, problem, quick(problem), "quick")
+        except (BadMachine, Refused):
+            if session.share_all() or self._slice(machine) or self._split(args, machine):
+                self._plan(args)
+                return
+            raise
         self.seconds["quick plan"] = clock.now() - began
         self._close()
         if session.background:
@@ -370,22 +353,42 @@ class PlannedGraph:
         base, program = self._base, self._program
         if self.prepared.forward_outputs is not None or base is None or program is None:
             return False
-        kernels, most = self._room.kernels, machine.memories[machine.reach[0][0]].capacity // 2
-        large = set()
-        for op, node in enumerate(base.op_node):
-            there = set(program.reads(op).tolist()) | set(program.writes(op).tolist())
-            size = sum(int(program.storage_bytes[tensor]) for tensor in there)
-            if size + (0 if kernels is None else int(kernels.workspace[op])) > most:
-                large.add(node)
+        most = machine.memories[machine.reach[0][0]].capacity // 2
+        large = large_nodes(base, program, self._room.kernels, most)
         if not slice_convolutions(self.prepared.graph, large):
             return False
         self.session.say(f"convolutions of '{self.name}' are made some images at a time")
         self._base, self._program, self._learned = None, None, {}
         return True
 
-    def _captured(self, args: Sequence[Any], *, hold: bool) -> Captured:
-        """The program to plan. `hold`: parameters lie on the device, and so do all results."""
-        prepared, roles = self.prepared, self._roles(args, hold=hold)
+    def _split(self, args: Sequence[Any], machine: Machine) -> bool:
+        """Where no plan fits, let the batch be computed in parts; False: samples can't be told apart."""
+        session, whole = self.session, self.prepared
+        inputs = [at for at, role in enumerate(self._roles(args, hold=False)) if not role.source]
+        try:
+            batch = whole.batch(inputs)
+        except BadProgram as error:
+            session.say(f"'{self.name}': {error.message.removesuffix(error.remedy or '')}")
+            return False
+
+        def capture(prepared: Prepared) -> Captured:
+            return self._captured(args, hold=session.hold_statics, prepared=prepared)
+
+        device = "cuda" if session.is_cuda else "cpu"
+        best, least = find_parts(whole, batch, self._parts, capture, machine, device)
+        if best is None:
+            if least < UNLIMITED and session.memory is not None:
+                raise self._too_little(session.memory, least, "even with its batch in parts it ")
+            return False
+        self.prepared, self._parts = best.prepared, best.number
+        session.say(f"the batch of '{self.name}' is computed in {self._parts} parts")
+        self._base, self._program, self._learned = None, None, {}
+        return True
+
+    def _captured(self, args: Sequence[Any], *, hold: bool, prepared: Prepared | None = None) -> Captured:
+        """The program to plan. `hold`: parameters lie on the device, and so do all results. `prepared`: another graph of
+        the same."""
+        prepared, roles = prepared or self.prepared, self._roles(args, hold=hold)
         everything = hold or self.session.deliver
         shown = self._returned
         taken = range(len(prepared.leaves)) if everything else range(shown if self.delivers else 0)
@@ -429,21 +432,25 @@ class PlannedGraph:
         plans with what that leaves, or with all of them on the host."""
         session = self.session
         held = session.static_bytes + session.trained_bytes + session.state_bytes + session.grown_bytes
-        there = self._captured(args, hold=True)
         assert self._program is not None
-        program = replace(there.program, costs=self._program.costs)
-        needed = self._needed(program) + held - session.grown_bytes
+        other = self._captured(args, hold=not session.hold_statics)
+        programs = {
+            session.hold_statics: self._program,
+            not session.hold_statics: replace(other.program, costs=self._program.costs),
+        }
         if session.memory is None:
             assert session.share is not None
+            needed = self._needed(programs[True]) + held - session.grown_bytes
             session.memory = int(session.share * needed) + session.grown_bytes
         small = session.machine.with_capacity(self._fast, max(1, session.memory - held))
         whole = session.machine.with_capacity(self._fast, max(1, session.memory - session.grown_bytes))
-        resident = least_bound(program, lambda each: make_offload(each, small, self._room))
-        streamed = least_bound(self._program, lambda each: make_offload(each, whole, self._room))
+        resident = least_bound(programs[True], lambda each: make_offload(each, small, self._room))
+        streamed = least_bound(programs[False], lambda each: make_offload(each, whole, self._room))
         step = 2 * session.trained_bytes + session.state_bytes
-        link = min(each.bandwidth for each in session.machine.links)
-        if resident is not None and (streamed is None or resident <= streamed + step * PICOSECONDS // link):
-            raise MoveToDevice
+        if streamed is not None:
+            streamed += step * PICOSECONDS // min(each.bandwidth for each in session.machine.links)
+        if session.hold_statics != (resident is not None and (streamed is None or resident <= streamed)):
+            raise MoveWeights
 
     def _measure(self, captured: Captured) -> None:
         """The program with the times of its ops, and what its kernels take."""
@@ -489,8 +496,8 @@ class PlannedGraph:
             ops = self._program.n_ops if self._program is not None else 0
             kernels = room.kernels or Kernels(np.zeros(ops, dtype=np.int64))
             workspace = kernels.workspace.copy()
-            for op, count in learned.items():
-                workspace[op] = max(int(workspace[op]), count)
+            for op, node in enumerate([] if self._base is None else self._base.op_node):
+                workspace[op] = max(int(workspace[op]), learned.get(node, 0))
             room = replace(room, kernels=replace(kernels, workspace=workspace))
         try:
             return make_offload(repeated, machine, room)
@@ -499,14 +506,17 @@ class PlannedGraph:
             if session.memory is None:
                 raise
             needs = make_offload(repeated, machine.with_capacity(self._fast, UNLIMITED), room)
-            least = session.memory_for(self, ceil((needs.least + needs.for_kernels) / self._shrunk))
-            raise BadMachine(
-                f"'{self.name}' can't run in {show_bytes(session.memory)}: {error.message.removesuffix(error.remedy or '')}"
-                f"needs {show_bytes(least)} in all",
-                object=self.name,
-                number=least,
-                remedy=f'give memory="{_size_text(least)}" or more, or a smaller batch',
-            ) from error
+            reason = error.message.removesuffix(error.remedy or "")
+            raise self._too_little(session.memory, needs.least + needs.for_kernels, reason) from error
+
+    def _too_little(self, memory: int, least: int, reason: str) -> BadMachine:
+        least = self.session.memory_for(self, ceil(least / self._shrunk))  # with all that is no part of plans
+        return BadMachine(
+            f"'{self.name}' can't run in {show_bytes(memory)}: {reason}needs {show_bytes(least)} in all",
+            object=self.name,
+            number=least,
+            remedy=f'give memory="{size_text(least)}" or more, or a smaller batch',
+        )
 
     def _choice(
         self, base: Captured, repeated: Repeated, problem: Offload, found: Solution, how: str
@@ -595,7 +605,8 @@ class PlannedGraph:
                 roles.append(Role(TensorKind.WEIGHT, f"state {at}", held=True))
                 continue
             static = session.statics.get(arg.untyped_storage().data_ptr()) if arg.numel() else None
-            held = (session.is_cuda and arg.is_cuda) or (hold and (session.is_cuda or static is not None))
+            there = arg.is_cuda if hold == session.hold_statics else hold
+            held = (session.is_cuda and there) or (hold and (session.is_cuda or static is not None))
             fixed = static is not None and not (training and static.trained)
             # What an optimizer changes every step has to come anew every step, and is no weight to the planner.
             kind = TensorKind.WEIGHT if fixed or held else TensorKind.INPUT
@@ -620,7 +631,7 @@ class PlannedGraph:
                     executor.close()
             self._executor = step.executor = None
             self._capacity = -1  # so that it is planned again
-            self._set_random(step.random)
+            set_random_state(step.random, self.session.device)
         return run()
 
     def _learn(self, error: BaseException) -> bool:
@@ -639,25 +650,12 @@ class PlannedGraph:
         count, step = int(found[1]), int(found[2])
         op = self._executor.script.steps[step].call.op
         node = self.choice.captured.op_node[op]
-        assert self._base is not None
-        base = self._base.op_node.index(node)
-        before = self._learned.get(base, 0)
-        if self._room.kernels is not None:
-            before = max(before, int(self._room.kernels.workspace[base]))
-        self._learned[base] = max(count, before) + count  # it may ask for more than once
+        before = self._learned.get(node, 0)
+        if self._room.kernels is not None and self._base is not None:
+            before = max(before, int(self._room.kernels.workspace[self._base.op_node.index(node)]))
+        self._learned[node] = max(count, before) + count  # it may ask for more than once
         self.session.say(f"'{node}' takes {show_bytes(count)} for itself: planning again")
         return True
-
-    def _random_state(self) -> Any:
-        torch = require("torch", "torch")
-        on_device = torch.cuda.get_rng_state(self.session.device) if self.session.is_cuda else None
-        return torch.get_rng_state(), on_device
-
-    def _set_random(self, state: Any) -> None:
-        torch = require("torch", "torch")
-        torch.set_rng_state(state[0])
-        if state[1] is not None:
-            torch.cuda.set_rng_state(state[1], self.session.device)
 
     def report(self) -> Mapping[str, Any]:
         """Figures of the plan in use."""
@@ -669,6 +667,7 @@ class PlannedGraph:
             "name": self.name,
             "ops": choice.captured.program.n_ops,
             "plan": choice.how,
+            "parts": self._parts,
             "needed_bytes": self.needed,
             "capacity_bytes": self._capacity,
             "predicted_seconds": choice.value / PICOSECONDS,
@@ -679,16 +678,3 @@ class PlannedGraph:
             "call_seconds": {} if self._executor is None else self._executor.call_seconds,
             "seconds": dict(self.seconds),
         }
-
-    def line(self) -> str:
-        """What the model needs, what it has, and what that costs."""
-        about = self.report()
-        if "needed_bytes" not in about:
-            return f"{self.name}: not planned yet"
-        slower = about["predicted_seconds"] / max(1e-12, about["resident_seconds"])
-        bound = about["bound_seconds"] / max(1e-12, about["resident_seconds"])
-        return (
-            f"{self.name}: needs {show_bytes(about['needed_bytes'])}, has {show_bytes(about['capacity_bytes'])}; "
-            f"{show_time(round(about['predicted_seconds'] * PICOSECONDS))} a pass is expected, "
-            f"{slower:.2f} times the ops' own time (no plan is below {bound:.2f})"
-        )

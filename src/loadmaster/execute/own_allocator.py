@@ -14,6 +14,7 @@ from typing import Any
 
 from loadmaster import _core
 from loadmaster.errors import require
+from loadmaster.execute.nvml import process_bytes
 
 NO_ROOM = "loadmaster: no room"
 """How its errors begin where memory does not suffice."""
@@ -98,11 +99,19 @@ def make_workspaces(device: Any, stream: Any) -> None:
 
 
 def outside_bytes(device: Any) -> int:
-    """What the device has in use and this allocator does not have: kernels that were loaded, CUDA graphs, and
-    whatever other processes have."""
-    torch, own = require("torch", "torch"), _core.device_allocator()
-    free, total = torch.cuda.mem_get_info(device)
-    return int(total - free - own.held - own.cached)
+    """What the process has on the device and this allocator does not: its context, kernels that were loaded, CUDA
+    graphs; and where the driver can't tell processes apart, whatever others have."""
+    own = _core.device_allocator()
+    return used_bytes(device) - own.held - own.cached
+
+
+def used_bytes(device: Any) -> int:
+    """What the process has on the device; where the driver can't tell processes apart, what all of them have."""
+    mine = process_bytes(device)
+    if mine is not None:
+        return mine
+    free, total = require("torch", "torch").cuda.mem_get_info(device)
+    return int(total - free)
 
 
 @contextmanager

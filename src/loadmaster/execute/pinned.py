@@ -1,4 +1,5 @@
-"""Host memory that a device can copy from and to by itself, and the weights that lie in it."""
+"""Host memory that a device can copy from and to by itself, the weights that lie in it, and whether they are what they
+were."""
 
 from __future__ import annotations
 
@@ -14,6 +15,9 @@ from loadmaster.plan.plan import Plan, lifetimes_in_loops
 from loadmaster.program.importers.torch.captured import Captured, Given
 from loadmaster.program.importers.torch.graph import placeholders
 from loadmaster.program.program import PERSISTENT, TensorKind
+
+_SAMPLES, _ELEMENT = 4, 8
+"""How many pieces of a tensor are looked at to see whether it has changed, and of how many bytes."""
 
 
 class Layout(NamedTuple):
@@ -275,3 +279,65 @@ def copy_rate(rows: Sequence[Any], device: Any) -> float | None:
         torch.cuda.synchronize(device)
         times.append(begin.elapsed_time(end) / 1e3)
     return float(total / min(times))
+
+
+class Fingerprint:
+    """Whether a tensor on the host is what it was: by its address, its version and some of its bytes."""
+
+    def __init__(self, value: Any) -> None:
+        self._address, self._bytes = -1, np.zeros(0, dtype=np.uint8)
+        self._seen = self._look(value)
+
+    def changed(self, value: Any, expected: int = 0) -> bool:
+        """Since this was last asked. `expected`: so many new versions are not the caller's."""
+        before, self._seen = self._seen, self._look(value)
+        same = before[0] == self._seen[0] and before[2] == self._seen[2]
+        return not (same and 0 <= self._seen[1] - before[1] <= expected)
+
+    def _look(self, value: Any) -> tuple[int, int, bytes]:
+        address = int(value.data_ptr())
+        if address != self._address and value.numel():
+            row = flat(value.detach(), layout_of(value)).numpy()
+            whole = (
+                len(row) // _ELEMENT * _ELEMENT
+            )  # some whole elements: a change may leave low bytes as they are
+            some = row[:whole].reshape(-1, _ELEMENT)
+            self._address, self._bytes = address, some[:: max(1, len(some) // _SAMPLES)] if whole else row
+        # Not every change moves the version: `p.data.mul_` does not.
+        return address, int(value._version), self._bytes.tobytes()
+
+    @property
+    def sampled(self) -> Any:
+        """[n, 8] or [n]: the bytes that are looked at, where they lie."""
+        return self._bytes
+
+
+class Fingerprints:
+    """Those of many tensors, which mostly are what they were: then all of them are looked at in one go."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._each = [Fingerprint(value) for value in values]
+        self._note(values)
+
+    def changed(self, values: Sequence[Any]) -> list[int]:
+        """Which ones did since this was last asked."""
+        # Bytes are read only where tensors still are.
+        versions = self._versions(values)
+        if versions == self._seen[0] and self._bytes() == self._seen[1]:
+            return []
+        found = [
+            at for at, (own, value) in enumerate(zip(self._each, values, strict=True)) if own.changed(value)
+        ]
+        self._note(values)
+        return found
+
+    def _note(self, values: Sequence[Any]) -> None:
+        every = [own.sampled for own in self._each]
+        self._samples = [some for some in ([a for a in every if a.ndim == n] for n in (1, 2)) if some]
+        self._seen = self._versions(values), self._bytes()
+
+    def _versions(self, values: Sequence[Any]) -> list[tuple[int, int]]:
+        return [(value.data_ptr(), value._version) for value in values]
+
+    def _bytes(self) -> list[bytes]:
+        return [np.concatenate(some).tobytes() for some in self._samples]

@@ -8,6 +8,7 @@ anew. Small graphs (a loss beside its model) get a part of the block for themsel
 from __future__ import annotations
 
 import atexit
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from loadmaster.errors import require
 from loadmaster.execute import own_allocator
-from loadmaster.execute.calls import Fingerprint, Rows, storage_users
+from loadmaster.execute.calls import CallExecutor, Paused, Rows, storage_users
 from loadmaster.execute.pinned import (
     LARGE,
+    Fingerprint,
     HostMemory,
     copy_rate,
     flat,
@@ -44,6 +46,8 @@ MOST_CODE = 2**29
 """Bytes that loaded kernels may take."""
 CODE_SLACK = 2**22
 """So many more are not worth another plan."""
+LIKELY_SHARE = 0.9
+"""Of the memory that weights and all that an optimizer needs may take."""
 Found = TypeVar("Found")
 Measure = Callable[[Captured], MeasuredCosts | None]
 
@@ -119,8 +123,9 @@ def device_thread(device: Any) -> DeviceThread:
     return _THREADS[device.index]
 
 
-class MoveToDevice(Exception):
-    """Weights should lie on the device: they are moved there, and the model is traced anew."""
+class MoveWeights(Exception):
+    """Weights should lie on the device and are on the host, or the other way round: they move, and the model is traced
+    anew."""
 
 
 @dataclass(eq=False)
@@ -176,6 +181,14 @@ class Session:
     """Address on the host -> what the caller of this call has on the device."""
     is_whole: bool = False
     """Every call so far was one graph and nothing else: nobody looks at what lies on the host in place of inputs."""
+    entered: float = 0.0
+    """When the first graph of the last call was called."""
+    host_seconds: float | None = None
+    """What passes before that, at the least so far; None: every call was traced."""
+    defers: bool = False
+    """A call that is nothing but a graph is made: whoever makes it waits for the device, at its end."""
+    reads_host: bool = True
+    """The last graph that was called reads or writes on the host while it runs."""
     given_bytes: int = 0
     """What callers have given on the device, at the most."""
     lent: list[Lent] = field(default_factory=list)
@@ -223,6 +236,18 @@ class Session:
         """Whether calls may return before the device is done with them."""
         return self._thread is not None and self._thread.stream is not None
 
+    @contextmanager
+    def deferring(self) -> Iterator[None]:
+        """Around all of a call. Between its one graph and its end nothing of the caller's runs, so that the host can do
+        there what it has to while the device works."""
+        self.defers = self.is_whole and self.goes_ahead
+        try:
+            yield
+            if self.defers and self._thread is not None and self.reads_host:
+                self._thread.stream.synchronize()
+        finally:
+            self.defers = False
+
     def slow_down(self, rate: int) -> None:
         """What comes to the device comes at so many bytes per second, if the machine's links are not slower."""
         fast = self.machine.memories[self.machine.reach[0][0]].name
@@ -263,6 +288,18 @@ class Session:
     def trained_bytes(self) -> int:
         """Of those that get gradients."""
         return sum(each.bytes for each in self.statics.values() if each.trained)
+
+    @property
+    def step_seconds(self) -> float:
+        """What the optimizer's step takes, by the bytes that it reads and writes: those of parameters, gradients and its
+        state, on the device or over the link. 0: there is none, or it is somebody else's."""
+        if not self.state_bytes:
+            return 0.0
+        fast = self.machine.memories[self.machine.reach[0][0]]
+        read, written = 2 * self.trained_bytes + self.state_bytes, self.trained_bytes + self.state_bytes
+        if self.hold_statics:
+            return read / fast.read + written / fast.write
+        return read / min(each.bandwidth for each in self.machine.links)
 
     @property
     def kept_bytes(self) -> int:
@@ -398,9 +435,11 @@ class Session:
         if len(self.graphs) > 1:
             self.fill_origins()
             return found
-        ends = [(begin, begin + each.twin.nbytes) for begin, each in self.origins.items()]
-        for at, address in enumerate([value.data_ptr() for value in values]):
-            if not any(begin <= address < end for begin, end in ends):
+        low = min(self.origins)
+        high = max(begin + each.twin.nbytes for begin, each in self.origins.items())
+        near = [(at, address) for at, address in enumerate(map(_address, values)) if low <= address < high]
+        for at, address in near:  # few of many: weights lie elsewhere
+            if not any(begin <= address < begin + each.twin.nbytes for begin, each in self.origins.items()):
                 continue
             value, known = values[at], self.origins.get(address)
             same = known is not None and known.value.shape == value.shape and known.value.dtype == value.dtype
@@ -461,6 +500,10 @@ class Session:
         graph.take_place()
 
 
+def _address(value: Any) -> int:
+    return value.data_ptr()  # type: ignore[no-any-return]
+
+
 class State:
     """A tensor of the host that graphs change on the device."""
 
@@ -490,6 +533,49 @@ class State:
             self._seen.changed(self._host)
 
 
+class Step:
+    """A training step from its forward call to its backward call."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, args: list[Any], random: Any) -> None:
+        torch = require("torch", "torch")
+        self.args, self.random, self.number = args, random, next(Step._numbers)
+        self.executor: CallExecutor | None = None
+        self.paused: Paused | None = None
+        self._token = torch.tensor([self.number])
+        self._alone = storage_users(self._token)
+
+    def handed_out(self) -> Any:
+        """What PyTorch keeps for the backward call: a tensor that has the number."""
+        return self._token[:]
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody can still make the backward call."""
+        return storage_users(self._token) > self._alone
+
+
+def size_text(count: int) -> str:
+    """Bytes, rounded up, as `fit` takes them."""
+    unit, size = ("MiB", 2**20) if count >= 2**24 else ("KiB", 2**10)
+    return f"{-(-count // size)}{unit}"
+
+
+def random_state(device: Any) -> Any:
+    """Of PyTorch's generators, on the host and on the device."""
+    torch = require("torch", "torch")
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def set_random_state(state: Any, device: Any) -> None:
+    """Draw what was drawn after that state."""
+    torch = require("torch", "torch")
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1], device)
+
+
 # Where weights are.
 
 
@@ -497,6 +583,7 @@ def to_host(model: Any, session: Session) -> None:
     """Parameters and buffers into host memory that a GPU can copy from: large ones where they are, if the driver can
     lock their pages, the others in few pieces; tensors that share memory still do."""
     torch = require("torch", "torch")
+    session.hold_statics, session.deliver, session.held_bytes = False, False, 0
     if not session.is_cuda:
         return
     memory = HostMemory(pinned=True)
@@ -528,6 +615,14 @@ def to_host(model: Any, session: Session) -> None:
                 shaped(moved[address], layout).copy_(each.detach())
             each.data = shaped(moved[address], layout)
         torch.cuda.empty_cache()
+
+
+def likely_on_device(session: Session) -> bool:
+    """Whether weights, gradients and the optimizer's state leave enough of the memory for a training step to be faster
+    with them on the device than with them coming and going. Where this guess is wrong the model is traced twice."""
+    held = session.static_bytes + session.trained_bytes + session.state_bytes
+    known = session.choose_weights and session.memory is not None and session.state_bytes
+    return bool(known) and held <= LIKELY_SHARE * (session.memory or 0)
 
 
 def measure_link(model: Any, session: Session) -> None:

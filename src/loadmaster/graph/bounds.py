@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loadmaster import _core
-from loadmaster.arrays import Int32, Int64
+from loadmaster.arrays import Int32, Int64, distinct
 from loadmaster.program.hazards import overwrite_waits, place_bytes, places, root_writers
 from loadmaster.program.program import Program
 from loadmaster.search.problem import Bound
@@ -36,7 +36,7 @@ def find_edges(program: Program, node_op: Int32) -> Int32:
     reader = program.read_op
     real = (maker >= 0) & ~program.op_view[reader] & (maker != reader)
     pairs = number[maker[real]] * max(1, len(node_op)) + number[reader[real]]
-    unique = np.unique(pairs)
+    unique = distinct(pairs)
     return np.stack(np.divmod(unique, max(1, len(node_op)))).astype(np.int32)
 
 
@@ -203,7 +203,7 @@ def _step_order(problem: GraphOptimization, steps: int, step: Int32) -> tuple[In
     edges = np.concatenate([problem.edges, node[overwrite_waits(problem.program)]], axis=1)
     first, second = step[edges[0]].astype(np.int64), step[edges[1]].astype(np.int64)
     cross = first != second
-    before, after = np.divmod(np.unique(first[cross] * max(1, steps) + second[cross]), max(1, steps))
+    before, after = np.divmod(distinct(first[cross] * max(1, steps) + second[cross]), max(1, steps))
     start = np.searchsorted(before, np.arange(steps + 1)).tolist()
     waits, readers = np.bincount(after, minlength=steps).tolist(), after.tolist()
     ready = [number for number, count in enumerate(waits) if count == 0]
@@ -297,7 +297,7 @@ def prove_no_fit(problem: GraphOptimization) -> str | None:
     capacity = {home: machine.memories[home].capacity for home in homes}
     place = places(program)[program.tensor_alias]
     size = place_bytes(program)
-    kept = np.unique(place[program.is_persistent])
+    kept = distinct(place[program.is_persistent])
     persistent, room = int(size[kept].sum()), sum(capacity.values())
     if persistent > room:
         return (
@@ -307,12 +307,17 @@ def prove_no_fit(problem: GraphOptimization) -> str | None:
     largest = max(capacity.values())
     # Ops that are steps of their own in every plan; clusters may keep results to themselves.
     alone = problem.touched == 0 if "fusion" in problem.tasks else problem.base_clusters < 0
-    for op in np.flatnonzero(alone & ~program.op_view).tolist():
-        used = place[np.concatenate([program.reads(op), program.writes(op)])]
-        needed = int(size[np.unique(used)].sum())
-        if needed > largest:
-            return (
-                f"op {op} '{program.op_name[op]}' needs {show_bytes(needed)} at once and the "
-                f"largest device has {show_bytes(largest)}"
-            )
+    judged = alone & ~program.op_view
+    used = [
+        op[judged[op]].astype(np.int64) * program.n_tensors + place[tensor[judged[op]]]
+        for op, tensor in ((program.read_op, program.read_tensor), (program.write_op, program.write_tensor))
+    ]
+    op, at = np.divmod(distinct(np.concatenate(used)), max(1, program.n_tensors))
+    needed = np.zeros(program.n_ops, dtype=np.int64)
+    np.add.at(needed, op, size[at])
+    for first in np.flatnonzero(needed > largest)[:1].tolist():
+        return (
+            f"op {first} '{program.op_name[first]}' needs {show_bytes(int(needed[first]))} at once and the "
+            f"largest device has {show_bytes(largest)}"
+        )
     return None

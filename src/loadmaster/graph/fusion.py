@@ -129,41 +129,46 @@ def fusion_violations(program: Program, rules: FusionRules, plan: Plan) -> list[
 
 class _Judge:
     def __init__(self, program: Program, rules: FusionRules) -> None:
-        self.program, self.rules = program, rules
-        self.readers, self.writer = root_readers(program), root_writers(program)
-        self.root = program.tensor_alias.tolist()
+        self.program = program
+        self.readers, self.writer = root_readers(program), root_writers(program).tolist()
+        self.read_start, self.write_start = program.read_start.tolist(), program.write_start.tolist()
+        self.read_root = program.tensor_alias[program.read_tensor].tolist()
+        self.write_root = program.tensor_alias[program.write_tensor].tolist()
+        self.fusible, self.big_reduction = rules.fusible.tolist(), rules.big_reduction.tolist()
+        self.repeats, self.cheap = rules.repeats.tolist(), rules.cheap.tolist()
+        self.loop_size = rules.loop_size.tolist()
         outputs = program.tensor_alias[program.tensor_kind == TensorKind.OUTPUT]
         tied = program.tensor_alias[program.tie_target[program.tie_kind != TieKind.DONATED]]
         self.kept = {*outputs.tolist(), *tied.tolist()}
 
     def wrong(self, members: list[int]) -> str | None:
         """What is wrong with a cluster, or None."""
-        program, rules, inside = self.program, self.rules, set(members)
-        barrier = [op for op in members if not rules.fusible[op]]
+        inside = set(members)
+        barrier = [op for op in members if not self.fusible[op]]
         if barrier:
-            return f"holds {program.op_kind[barrier[0]]}, which is never fused"
+            return f"holds {self.program.op_kind[barrier[0]]}, which is never fused"
         if len(members) > MOST_OPS:
             return f"has {len(members)} ops of at most {MOST_OPS}"
-        reductions = int(rules.big_reduction[members].sum())
+        reductions = sum(self.big_reduction[op] for op in members)
         if reductions > MOST_REDUCTIONS:
             return f"has {reductions} reductions of at most {MOST_REDUCTIONS}"
         inputs: set[int] = set()
         leaving: set[int] = set()
         for op in members:
-            for row in range(program.read_start[op], program.read_start[op + 1]):
-                root = self.root[program.read_tensor[row]]
-                maker = int(self.writer[root])
+            for row in range(self.read_start[op], self.read_start[op + 1]):
+                root = self.read_root[row]
+                maker = self.writer[root]
                 if maker not in inside:
                     inputs.add(root)
-                elif maker != op and rules.big_reduction[maker]:
+                elif maker != op and self.big_reduction[maker]:
                     return f"reads the reduction of op {maker} inside"
-                elif maker != op and rules.repeats[row] and not rules.cheap[maker]:
+                elif maker != op and self.repeats[row] and not self.cheap[maker]:
                     return f"computes op {maker} several times"
-            for root in (self.root[tensor] for tensor in program.writes(op)):
+            for root in self.write_root[self.write_start[op] : self.write_start[op + 1]]:
                 if root in self.kept or not inside.issuperset(self.readers[root]):
                     leaving.add(root)
         if len(inputs) + len(leaving) > MOST_ENDS:
             return f"has {len(inputs) + len(leaving)} inputs and results of at most {MOST_ENDS}"
-        if len({int(rules.loop_size[root]) for root in leaving}) > 1:
+        if len({self.loop_size[root] for root in leaving}) > 1:
             return "leaves results of several loop sizes"
         return None

@@ -168,15 +168,16 @@ def _number(label: npt.NDArray[np.integer], real: Int64) -> Int32:
 def _coplace(program: Program, component: Int32, sets: Sets, work: Int64) -> None:
     """From the last op to the first, an op whose results have one reader joins it."""
     readers = root_readers(program)
-    count = np.bincount(sets.roots(), minlength=program.n_ops).astype(np.int64)
-    load = np.bincount(sets.roots(), weights=work.astype(np.float64), minlength=program.n_ops)
+    of = sets.roots()
+    count = np.bincount(of, minlength=program.n_ops).tolist()
+    load = np.bincount(of, weights=work.astype(np.float64), minlength=program.n_ops).tolist()
     most = MOST_WORK * float(work.sum())
-    hard = component.tolist()
+    hard, views = component.tolist(), program.op_view.tolist()
+    written, start = program.tensor_alias[program.write_tensor].tolist(), program.write_start.tolist()
     for op in range(program.n_ops - 1, -1, -1):
-        if program.op_view[op]:
+        if views[op]:
             continue
-        roots = program.tensor_alias[program.writes(op)].tolist()
-        after = {reader for root in roots for reader in readers[root]} - {op}
+        after = {reader for root in written[start[op] : start[op + 1]] for reader in readers[root]} - {op}
         if len(after) != 1:
             continue
         reader = after.pop()

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.arrays import Int32, Int64
+from loadmaster.arrays import Int32, Int64, distinct
 from loadmaster.clock import engine_limit
 from loadmaster.errors import require
 from loadmaster.graph import UNFIT, GraphOptimization
@@ -249,7 +249,7 @@ def group_edges(problem: GraphOptimization) -> tuple[Int64, Int64, Int64]:
     home, root = root_homes(program), program.tensor_alias[program.read_tensor]
     real = (home[root] >= 0) & ~program.op_view[program.read_op]
     roots, readers = root[real].astype(np.int64), group[program.read_op[real]]
-    key = np.unique(roots * problem.groups + readers)
+    key = distinct(roots * problem.groups + readers)
     roots, readers = np.divmod(key, problem.groups)
     makers, size = group[home[roots]], program.storage_bytes[roots]
     apart = makers != readers

@@ -353,8 +353,8 @@ class GraphOptimization(BatchProblem):
         """[n] fusion keys that do what a cost model would: the largest gain first, none at a loss."""
         return self._fusion.cost_model(device)[self.node_op]
 
-    def violations(self, plan: Plan) -> list[Violation]:
-        return plans.violations(self, plan) or self.outside(plan)
+    def judge(self, plan: Plan) -> list[Violation]:
+        return plans.violations(self, plan)
 
     def outside(self, plan: Plan) -> list[Violation]:
         """Residencies, copies and lists of transfers; clusters that the rules of fusion never make;

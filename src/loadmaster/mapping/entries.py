@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.arrays import Bool, Int8, Int32, Int64
+from loadmaster.arrays import Bool, Int8, Int32, Int64, distinct
 from loadmaster.errors import Refused
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.live_ranges import place_lives
@@ -101,7 +101,7 @@ def find_entries(program: Program, machine: Machine) -> Entries:
     of_tensor = np.full(program.n_tensors, -1, dtype=np.int32)
     of_tensor[roots] = decided[by_place]
 
-    held = np.unique(by_place[decided[by_place] >= 0])
+    held = distinct(by_place[decided[by_place] >= 0])
     held = held[np.argsort(decided[held], kind="stable")]
     begin, end, size, always = place_lives(program, roots, place, first, last, kept)
     align = np.array([machine.memories[number].alignment for number in machine.reach[0]])

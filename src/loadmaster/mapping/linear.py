@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster.arrays import Bool, Int64
+from loadmaster.arrays import Bool, Int64, distinct
 from loadmaster.mapping.model import MappingModel
 from loadmaster.search.or_tools import FREE, Draft, Group, Linear
 
@@ -56,7 +56,7 @@ def peak_cases(model: MappingModel, most_cases: int = MOST_CASES) -> list[Case]:
     slower = (model.access_cost[:, :1] > model.access_cost).any(axis=1)
     fixable = model.always.sum(axis=1) == 0
     fixable[model.access_entry[slower]] = False
-    marks = np.unique(needed[fixable & (needed > 0) & (needed <= model.capacity[0])])[::-1]
+    marks = distinct(needed[fixable & (needed > 0) & (needed <= model.capacity[0])])[::-1]
     if len(marks) >= most_cases:
         marks = marks[np.linspace(0, len(marks) - 1, most_cases - 1).astype(np.int64)]
     cases: list[Case] = []

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster import _core
-from loadmaster.arrays import Bool, Float64, Int64
+from loadmaster.arrays import Bool, Float64, Int64, distinct
 from loadmaster.machine.machine import Machine
 from loadmaster.mapping.problem import Mapping
 from loadmaster.search.problem import Bound
@@ -233,7 +233,7 @@ def _times(machine: Machine, memories: Sequence[int], size: Int64, write: Bool) 
 
 def _maximal_steps(first: Int64, last: Int64) -> Int64:
     """Steps whose set of live intervals is in no other's: where one ends after one has begun."""
-    ends = np.unique(last)
+    ends = distinct(last)
     begun = np.searchsorted(np.sort(first), ends, side="right")
     return ends[np.diff(begun, prepend=0) > 0]
 

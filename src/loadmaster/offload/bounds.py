@@ -10,6 +10,9 @@ from loadmaster.program.program import Program
 from loadmaster.search.problem import Bound
 from loadmaster.units import PICOSECONDS
 
+_BASE, _DIGITS = 10_000, 3
+assert _BASE**_DIGITS == PICOSECONDS
+
 
 def traffic(program: Program, model: OffloadModel) -> tuple[int, int]:
     """(bytes that must come in, bytes that must go out) in one run, at least.
@@ -127,4 +130,14 @@ def _moving(machine: Machine, way: tuple[int, int], amount: int) -> int:
 
 
 def _times(machine: Machine, way: tuple[int, int], amounts: Int64) -> Int64:
-    return np.array([_moving(machine, way, amount) for amount in amounts.tolist()], dtype=np.int64)
+    """`_moving` of each, digit by digit of base 10,000: a product with a million million has more than 64 bits."""
+    link = machine.links[machine.link_between[way]]
+    if not link.engines:
+        return np.zeros(len(amounts), dtype=np.int64)
+    if link.bandwidth >= 2**63 // _BASE:
+        return np.array([_moving(machine, way, amount) for amount in amounts.tolist()], dtype=np.int64)
+    time, rest = np.divmod(amounts, link.bandwidth)
+    for _ in range(_DIGITS):
+        digit, rest = np.divmod(rest * _BASE, link.bandwidth)
+        time = time * _BASE + digit
+    return time

@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 
+from loadmaster.arrays import distinct
 from loadmaster.errors import LoadmasterError
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.offload.model import BEFORE_USE, BETWEEN, TO_END, Bool, Int32, Int64, OffloadModel
@@ -195,11 +196,12 @@ class OneRule(Solver):
         """What to try."""
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
-        problem = meter.problem
+        problem, began = meter.problem, meter.seconds
         assert isinstance(problem, Offload)
         for decision in self.make(problem):
             if not meter.exhausted:
                 submit(meter, decision)
+        problem.rule_seconds = max(problem.rule_seconds, meter.seconds - began)
         return meter.solution()
 
 
@@ -305,7 +307,7 @@ def static_gaps(problem: Offload, share: float) -> Bool:
     nothing = np.zeros(model.gaps, dtype=bool)
     keep = filled(model, nothing, room, order)
     # All of its gaps or none of them.
-    missing = np.unique(model.gap_item[~keep])
+    missing = distinct(model.gap_item[~keep])
     keep[np.isin(model.gap_item, missing)] = False
     return keep
 

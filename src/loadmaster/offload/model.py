@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
+from loadmaster.arrays import distinct
 from loadmaster.errors import BadMachine, BadProgram
 from loadmaster.machine.machine import Machine
 from loadmaster.program.program import GIVEN, PERSISTENT, Program, TensorKind, TieKind
@@ -68,7 +69,7 @@ def find_uses(program: Program) -> Uses:
         looped = used[loop_of[used % steps] >= 0]
         loop, start = loop_of[looped % steps], looped - looped % steps
         used = np.concatenate([used, start + first[loop], start + last[loop]])
-    used = np.unique(used)
+    used = distinct(used)
     root, step = used // steps, used % steps
     loop = loop_of[step]
     held = np.zeros(len(used), dtype=np.bool_)

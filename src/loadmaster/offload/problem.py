@@ -87,6 +87,8 @@ class Offload(Problem):
         self._check_room()
         self._bound = quick_bound(program, machine, self.model, self.duration)
         self._packed: tuple[bytes, Plan | None] = (b"", None)
+        self.rule_seconds = 0.0
+        """What the slowest of the rules took that were followed so far."""
 
     @property
     def gaps(self) -> int:

@@ -238,8 +238,10 @@ def _schedule(problem: Problem) -> list[Stage]:
         return [*(Stage(name, optional=True) for name in RULES), Stage("anneal", resumes=True)]
     assert isinstance(problem, Offload)
     if problem.model.steps > MANY_STEPS:
-        even = Stage("prefetch", {"resident": "even"}, enough=ENOUGH, optional=True)
-        first, *others = (Stage(name, enough=ENOUGH, optional=True) for name in QUICK_RULES)
+        even = Stage("prefetch", {"resident": "even"}, when=_ends_in_time, enough=ENOUGH, optional=True)
+        first, *others = (
+            Stage(name, when=_ends_in_time, enough=ENOUGH, optional=True) for name in QUICK_RULES
+        )
         return [first, even, *others]
     share = 1 - SHARE
     rules = [
@@ -248,6 +250,13 @@ def _schedule(problem: Problem) -> list[Stage]:
     ]
     search = Stage("anneal", seconds_share=share, evaluations_share=share, enough=ENOUGH, resumes=True)
     return [*rules, search, Stage(ChooseSteady(), required=True)]
+
+
+def _ends_in_time(meter: Meter) -> bool:
+    """Whether a rule can be followed to its end as far as those before it tell; where none was, one is."""
+    assert isinstance(meter.problem, Offload)
+    left = meter.seconds_left
+    return left is None or left >= meter.problem.rule_seconds
 
 
 class Steady(Offload):

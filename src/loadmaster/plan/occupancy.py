@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.arrays import distinct
 from loadmaster.errors import BadProgram
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, Copy, Plan, Residency
@@ -318,7 +319,7 @@ class Occupancy(Accesses):
         start, before = np.full(len(tensor), clock.start), np.full(len(tensor), BEFORE)
         opens.append(_Events(tensor, used.device[given], start, before))
 
-        outputs = np.unique(self.root[kind == TensorKind.OUTPUT])
+        outputs = distinct(self.root[kind == TensorKind.OUTPUT])
         outputs = outputs[~is_input[outputs]]
         last = np.full(len(outputs), len(self.steps) - 1)
         uses.append(_Events(outputs, lives_on[outputs], np.full(len(outputs), FOREVER), last))

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.arrays import distinct
 from loadmaster.errors import BadPlan
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, Plan
@@ -333,7 +334,7 @@ def _refuse_unreadable(program: Program, machine: Machine, plan: Plan) -> None:
         column = getattr(plan, name)
         if column is not None:
             inside = column.shape == (n,) and bool(((column >= least) & (column < above)).all())
-            if not inside or (name == "order" and len(np.unique(column)) != n):
+            if not inside or (name == "order" and len(distinct(column)) != n):
                 raise _unreadable(name)
     tensors, memories = (0, program.n_tensors), (0, len(machine.memories))
     rows = {

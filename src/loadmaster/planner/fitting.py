@@ -176,6 +176,28 @@ def buffers_fit(
     return _explained(problem, found, seeking) if found.plan is None else found
 
 
+def order_fits(
+    program: Program, machine: Machine, seconds: float = SECONDS, seed: int = 0, bank: Bank | None = None
+) -> Fits:
+    """Whether there is an order of the ops in which what is alive at one time fits the memory; offsets are not asked
+    for."""
+    problem, seeking = PeakOrder(program, machine), _Seeking(seconds, seed, bank)
+    home, resident = machine.memories[machine.home[0]], problem.resident
+    free = PeakOrder(program, _with_home(machine, UNLIMITED))  # so that the least peak comes with a proof
+    best = seeking.solve(free, 1.0, enough=home.capacity - resident)
+    need = best.bound.value + resident
+    found = Fits(None, home.name, home.capacity, need, best.bound.method, any_order=True)
+    if best.decision is not None and best.value is not None:
+        found = replace(found, enough=best.value + resident)
+        plan = problem.plan(best.decision)
+        if best.value + resident <= home.capacity and not problem.violations(plan):
+            return replace(found, answer=True, plan=plan)
+    if need <= home.capacity:
+        return found
+    op, tensors = _widest(free) if best.bound.method == OP_BOUND else (None, [])
+    return replace(found, answer=False, op=op, tensors=tensors)
+
+
 class _Seeking:
     """How answers are sought: within what is left of the time, with a seed and perhaps a bank. Of a bank plans alone
     are taken: a 'no' must not rest on its word."""

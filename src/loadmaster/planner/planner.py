@@ -23,7 +23,7 @@ from loadmaster.offload.kind import KIND as OFFLOAD
 from loadmaster.order.problem import KIND as ORDER
 from loadmaster.plan.check import Violation
 from loadmaster.plan.plan import Plan
-from loadmaster.planner.fitting import ARENA, Fits, buffers_fit, fits
+from loadmaster.planner.fitting import ARENA, Fits, buffers_fit, fits, order_fits
 from loadmaster.planner.fitting import SECONDS as FIT_SECONDS
 from loadmaster.planner.result import Result
 from loadmaster.planner.search import SearchOptions, solve_problem, write_plan
@@ -400,19 +400,32 @@ def check_fit(
         found = buffers_fit(problem, limit, request.seed, bank)
     else:
         machine = request.own_machine
+        peak = request.objective == Objective.PEAK_MEMORY
+        kind = request.problem or ("order" if peak else problem_kind(machine))
+        if kind not in ("order", problem_kind(machine)):
+            raise BadRequest(
+                f"--fits is about {problem_kind(machine)} or order on '{machine.name}', not about {kind}",
+                object="--problem",
+                number=kind,
+                remedy="leave --problem or --fits out",
+            )
         program = request.load_program(machine)
-        order = "" if request.keep_order else " and, if need be, the order of the ops"
-        request.say(f"{source} on {machine.name}: does it fit? Offsets{order} are decided")
         pins = request.resolve_pins(program, machine)
-        found = fits(
-            program,
-            machine,
-            seconds=limit,
-            keep_order=request.keep_order,
-            pins=pins,
-            seed=request.seed,
-            bank=bank,
-        )
+        if kind == "order":
+            request.say(f"{source} on {machine.name}: does it fit? The order of the ops is decided")
+            found = order_fits(program, machine, limit, request.seed, bank)
+        else:
+            order = "" if request.keep_order else " and, if need be, the order of the ops"
+            request.say(f"{source} on {machine.name}: does it fit? Offsets{order} are decided")
+            found = fits(
+                program,
+                machine,
+                seconds=limit,
+                keep_order=request.keep_order,
+                pins=pins,
+                seed=request.seed,
+                bank=bank,
+            )
     for warning in [] if bank is None else bank.warnings:
         request.say(f"warning: {warning}")
     if found.plan is not None and out is not None:

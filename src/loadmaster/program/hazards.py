@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.arrays import distinct
 from loadmaster.errors import BadProgram
 from loadmaster.program.program import Program, TensorKind, TieKind
 
@@ -116,7 +117,7 @@ def _shared(program: Program) -> tuple[Int32, Int32, Int32]:
     shares = program.tie_kind != TieKind.DONATED
     source = program.tensor_alias[program.tie_source[shares]]
     target = program.tensor_alias[program.tie_target[shares]]
-    rows = np.unique(np.concatenate([source[source != target], target[source != target]]))
+    rows = distinct(np.concatenate([source[source != target], target[source != target]]))
     if not len(rows):
         return rows, rows, rows
     place, writer = places(program)[rows], root_writers(program)[rows]

@@ -20,7 +20,7 @@ from loadmaster.search.solver import Meter, Observer, State
 
 _SLOW_CHECK = 0.05
 """Seconds; a check that takes longer is not made for every improvement of a burst."""
-_LAST_CHECKS = 3
+_LAST_CHECKS = 2
 """What follows a search takes about so many times as long as a check: the last plan is made, checked, simulated and
 written."""
 _CHECK_SHARE = 4

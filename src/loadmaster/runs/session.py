@@ -430,7 +430,7 @@ def _reason(meter: Meter, observer: RunObserver, status: Status) -> str:
         return str(status)
     if meter.evaluations_left == 0:
         return "budget"
-    return "time" if meter.seconds_left == 0 else "done"
+    return "time" if meter.out_of_time or meter.seconds_left == 0 else "done"
 
 
 def _stop(meter: Meter, observer: RunObserver, reason: str, status: Status) -> None:

@@ -236,8 +236,8 @@ def known_values(problem: Problem, names: Sequence[str], seconds: float = math.i
 def traffic_numbers(machine: Machine, plan: Plan, timeline: Timeline, fast: int) -> dict[str, Any]:
     """What a plan moves, by name; `fast`: the memory that it moves tensors into."""
     return {
-        "residencies": len(plan.residency_rows),
-        "copies": len(plan.copy_rows),
+        "residencies": 0 if plan.residencies is None else len(plan.residencies),
+        "copies": 0 if plan.copies is None else len(plan.copies),
         "stall_picoseconds": int(timeline.op_stall.sum()),
         "fast_peak_bytes": int(timeline.memory_peak[fast]),
         "fast_capacity_bytes": machine.memories[fast].capacity,

@@ -96,9 +96,13 @@ class Problem(ABC):
         judged again: of a million ops that takes seconds."""
         if plan.hash == self._sound:
             return []
-        found = check(self.program, self.machine, plan) or self.outside(plan)
+        found = self.judge(plan) or self.outside(plan)
         self._sound = None if found else plan.hash
         return found
+
+    def judge(self, plan: Plan) -> list[Violation]:
+        """What `check` finds."""
+        return check(self.program, self.machine, plan)
 
     def outside(self, plan: Plan) -> list[Violation]:
         """What a sound plan decides that this problem does not: pins that it moves, parts that are left

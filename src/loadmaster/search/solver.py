@@ -189,6 +189,8 @@ class Meter:
         """How far above the bound, relative to it, a search may end as if nothing were left to gain."""
         self.reserve = 0.0
         """Seconds of the budget that are kept back, to check what was found."""
+        self.out_of_time = False
+        """Whether the seconds have ended it: what is kept back may turn out not to be needed after that."""
         self.unpackable = 0
         """Legal decisions that would have been the best, had they had a plan."""
         self.bound = problem.bound()
@@ -223,6 +225,7 @@ class Meter:
     @property
     def spent(self) -> bool:
         """Whether the budget is, or somebody asked to stop."""
+        self.out_of_time = self.out_of_time or self.seconds_left == 0.0
         return self.observer.stop or self.evaluations_left == 0 or self.seconds_left == 0.0
 
     @property

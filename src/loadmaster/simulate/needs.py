@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.arrays import distinct
 from loadmaster.machine.machine import Machine
 from loadmaster.program.hazards import places
 from loadmaster.program.program import FLOP_CLASSES, PERSISTENT, Program, TensorKind
@@ -104,7 +105,7 @@ def _places(program: Program) -> tuple[npt.NDArray[np.int32], Int64, npt.NDArray
     size = np.zeros(program.n_tensors, dtype=np.int64)
     np.maximum.at(size, place[program.tensor_alias], program.storage_bytes)
     held = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
-    return place, size, np.unique(place[program.tensor_alias[held]])
+    return place, size, distinct(place[program.tensor_alias[held]])
 
 
 def live_peak(program: Program) -> Peak:

@@ -1,9 +1,9 @@
 """Rules `copy`, `data` and `tie`: every read, every copy and every transfer finds the bytes it takes.
 
-A tensor with one residency and nothing that moves it is judged by columns, with all others of its kind. Each
-that is moved, and each with a defect, is followed alone, from store to store: what is given, what its step
-writes, what transfers and copies bring, what its readers find. Tensors that share one place are read and
-written in that place.
+A tensor with one residency that nothing moves, or that one copy fetches from its home, is judged by columns, with
+all others of its kind. Each other one, and each with a defect, is followed alone, from store to store: what is given,
+what its step writes, what transfers and copies bring, what its readers find. Tensors that share one place are read
+and written in that place.
 """
 
 from __future__ import annotations
@@ -221,12 +221,12 @@ def check_data(facts: Facts, report: Report) -> Relies:
     One that has none lives in the home where it is made, and moves by transfers alone: there the
     order of writers and readers says it all.
     """
-    relies: Relies = []
     sent_to: dict[int, list[int]] = {}
     for row, tensor in enumerate(facts.transfers.tensor.tolist()):
         sent_to.setdefault(tensor, []).append(row)
+    is_fetched, relies = _is_fetched_and_found(facts)
     concerned = (facts.residencies_of.counts > 0) | (facts.copies_of.counts > 0)
-    for tensor in np.flatnonzero(concerned & ~_stays_and_is_found(facts)).tolist():
+    for tensor in np.flatnonzero(concerned & ~_stays_and_is_found(facts) & ~is_fetched).tolist():
         if facts.is_root[tensor]:
             trace = _Trace(facts, report, tensor)
             trace.begin()
@@ -292,6 +292,45 @@ def _stays_and_is_found(facts: Facts) -> Mask:
     found = np.where(served == HOME, own_home & (in_home[read] <= 2 * rank), held & (there[read] <= 2 * rank))
     sound[read[~found]] = False
     return sound
+
+
+def _is_fetched_and_found(facts: Facts) -> tuple[Mask, Relies]:
+    """[tensors] whether a tensor that is given has one residency, one copy of all of it fills that from its home, and
+    all that read it find it; and which of these reads rely on the copy."""
+    counts = facts.residencies_of.counts, facts.copies_of.counts
+    sound: Mask = facts.is_root & (facts.writer < 0) & (facts.size > 0) & (counts[0] == 1) & (counts[1] == 1)
+    sound[facts.transfers.tensor] = False
+    tensor = np.flatnonzero(sound)
+    row = facts.residencies_of.entry[facts.residencies_of.start[tensor]]
+    copy = facts.copies_of.entry[facts.copies_of.start[tensor]]
+    source, target = facts.copy_source[copy], facts.copy_target[copy]
+    issued, needed = facts.issued[copy], facts.needed[copy]
+    first, last = facts.windows[0][row], facts.windows[1][row]
+    own_home = facts.home[facts.home_device[tensor]]
+    is_home = np.where(facts.is_input[tensor], np.isin(source, facts.home), source == own_home)
+
+    right = is_home & (target == facts.res_memory[row]) & ~np.isin(target, facts.home)
+    right &= facts.linked[source, target]
+    if facts.machine.rules.copies == "idle":
+        right &= source == facts.home[0]
+    right &= (facts.copy_columns[5][copy] == WHOLE) & (facts.copy_columns[6][copy] == WHOLE)
+    right &= (issued < needed) & (first >= 0) & (first <= last)
+    right &= (first <= issued + 1) & (last >= np.minimum(needed, facts.n_steps - 1))
+    sound[tensor[~right]] = False
+
+    there = np.full(facts.n_tensors, _NEVER)
+    there[tensor] = needed
+    brought = np.full(facts.n_tensors, NO_COPY)
+    brought[tensor] = copy
+    mine = sound[facts.readers.keys]
+    read, rank = facts.readers.keys[mine], facts.readers.entry[mine]
+    memory, served = facts.served_readers[0][mine], facts.served_readers[1][mine]
+    of = facts.residencies_of.entry[facts.residencies_of.start[read]]
+    held = (facts.windows[0][of] <= rank) & (rank <= facts.windows[1][of]) & (there[read] <= rank)
+    at_home = facts.is_input[read] | (memory == facts.home[facts.home_device[read]])
+    sound[read[~np.where(served == HOME, at_home, held)]] = False
+    relying = (served != HOME) & sound[read]
+    return sound, list(zip(rank[relying].tolist(), brought[read[relying]].tolist(), strict=True))
 
 
 class _Trace:

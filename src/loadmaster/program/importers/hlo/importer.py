@@ -141,7 +141,9 @@ def _emit(flat: Flattener, arguments: list[Leaves], results: Leaves) -> Program:
         tensor(leaf)
     for loop in flat.loops:
         build.loop(loop.trips, loop.parent)
-    for step in flat.steps:
+    flat.steps.reverse()
+    while flat.steps:  # each goes when it is emitted
+        step = flat.steps.pop()
         made = [
             (leaf, size) for leaf, size in zip(step.writes, step.cost.writes, strict=True) if leaf is not None
         ]

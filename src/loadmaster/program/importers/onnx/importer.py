@@ -49,12 +49,14 @@ def import_onnx(
         raise _with_proposal(error, model, shapes or {}, trips or {}) from None
     items += _program_outputs(model.graph, outputs)
     items = pruned(items, {id(value) for value in outputs})
-    emitter = _Emitter(Builder(name, order_source="file" if planner.in_file_order else "topological"))
+    order, notes, nodes = planner.in_file_order, planner.notes, len(model.graph.node)
+    del model, planner  # steps have all that is needed, and each goes when it is emitted
+    emitter = _Emitter(Builder(name, order_source="file" if order else "topological"), keep=bool(inplace))
     for value in inputs:
         emitter.tensor(value)
     emitter.emit(items)
     emitter.tie_inplace(inplace, outputs)
-    emitter.builder.warnings += _warnings(planner.notes, len(model.graph.node), emitter.unknown, strict)
+    emitter.builder.warnings += _warnings(notes, nodes, emitter.unknown, strict)
     return emitter.builder.build()
 
 
@@ -150,12 +152,12 @@ def _warnings(notes: Notes, nodes: int, unknown: Counter[str], strict: bool) -> 
 class _Emitter:
     """Adds steps to a builder."""
 
-    def __init__(self, builder: Builder) -> None:
-        self.builder = builder
+    def __init__(self, builder: Builder, keep: bool) -> None:
+        self.builder, self._keep = builder, keep
         self.unknown: Counter[str] = Counter()
         self._named: Counter[tuple[str, str]] = Counter()
         self._ops: list[tuple[Step, int]] = []
-        """The step and the loop of every op."""
+        """The step and the loop of every op, to be kept where ops may share places."""
 
     def tensor(self, value: Value) -> int:
         """The value's tensor, added when it is first met."""
@@ -179,7 +181,10 @@ class _Emitter:
         return self.builder.free_name(table, name if number == 1 else f"{name}#{number}")
 
     def emit(self, items: Items, loop: int = -1) -> None:
-        for item in items:
+        """All of them; the list is empty then."""
+        items.reverse()
+        while items:
+            item = items.pop()
             if isinstance(item, Step):
                 self._emit_op(item, loop)
                 continue
@@ -213,7 +218,8 @@ class _Emitter:
             loop=loop,
             source=step.source,
         )
-        self._ops.append((step, loop))
+        if self._keep:
+            self._ops.append((step, loop))
         if is_unknown(does.kind):
             self.unknown[does.kind] += 1
 

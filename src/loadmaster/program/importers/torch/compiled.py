@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from loadmaster.errors import BadProgram
+from loadmaster.errors import BadProgram, require
+from loadmaster.program.importers.torch.batch import split_batch
 from loadmaster.program.importers.torch.captured import Captured, make_captured
 from loadmaster.program.importers.torch.graph import (
     Given,
@@ -33,6 +34,7 @@ from loadmaster.program.importers.torch.joined import (
     lies_alike,
     shows,
 )
+from loadmaster.program.importers.torch.sample_axes import Batch, find_batch
 from loadmaster.program.program import TensorKind
 
 _SELF = ("L['self']", "L__self__", "L['mod']", "L['fn']")
@@ -67,6 +69,8 @@ class Prepared:
     constants: Mapping[str, Any] = field(default_factory=dict)
     updates: tuple[int, ...] = ()
     """Primals that the forward call changes: the last so many of its leaves are their new values."""
+    plain: Any = None
+    """The graph of inference before calls were joined; None: of training."""
 
     @property
     def leaves(self) -> tuple[Any, ...]:
@@ -83,6 +87,22 @@ class Prepared:
         first = len(self.leaves) if self.forward_outputs is None else self.forward_outputs
         made = dict(zip(self.updates, self.leaves[first - len(self.updates) : first], strict=True))
         return frozenset(at for at, node in made.items() if _replaces(node, by_name[self.primals[at]], place))
+
+    def batch(self, inputs: Sequence[int]) -> Batch:
+        """Where the samples of these primals are in the graph; refuses one that may mix them."""
+        if self.plain is None or self.updates:
+            raise BadProgram(
+                "a graph that is trained or changes what it is given can't be computed in parts",
+                object="batch",
+                remedy="use a smaller batch",
+            )
+        return find_batch(self.plain, [self.primals[at] for at in inputs])
+
+    def in_parts(self, batch: Batch, parts: int) -> Prepared:
+        """The same, computed for so many parts of the batch one after another."""
+        graph = split_batch(self.plain, batch, parts)
+        _join_calls(graph)
+        return replace(self, graph=graph)
 
     def captured(
         self,
@@ -154,9 +174,11 @@ def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -
     given += [Given(each, TensorKind.WEIGHT) for each in constants]
     tidy(Traced(graph, given, []), name)
     _drop_clones(graph)
+    plain = None
     if forward_outputs is None:
-        join_in_place(graph)
-        join_products(graph)
+        plain = copied(graph)
+        _free_constants(plain)
+        _join_calls(graph)
     backward |= join_losses(graph)
     names = [node.name for node in inputs]
     return Prepared(
@@ -167,7 +189,24 @@ def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -
         backward,
         constants,
         tuple(names.index(each) for each in updates),
+        plain,
     )
+
+
+def _free_constants(graph: Any) -> None:
+    """Let constants that are made like another tensor (`x.new_zeros`) be made without it: they have no samples."""
+    torch = require("torch", "torch")
+    for node in graph.nodes:
+        value = {"new_zeros": 0, "new_ones": 1}.get(op_name(node.target))
+        if node.op == "call_function" and value is not None:
+            like = node.meta["val"]
+            node.target, node.args = torch.ops.aten.full.default, (list(map(int, like.shape)), value)
+            node.kwargs = {"dtype": like.dtype, "device": like.device}
+
+
+def _join_calls(graph: Any) -> None:
+    join_in_place(graph)
+    join_products(graph)
 
 
 def _as_results(graph: Any, forward_outputs: int | None) -> list[str]:
