@@ -141,7 +141,7 @@ WRITERS = {"files.py", "runs/checkpoint.py"}
 NEW_FOLDERS = {
     "search/evaluator.py",  # a temporary folder that is ours alone
     "runs/workers/server.py",
-    "mapping/egrl/evolution_strategies.py",
+    "learn/training.py",
     "export/tflm_measure.py",  # a copy for the interpreter, in a folder of its own
     "allocation/problem.py",  # `Problem.save`: a run's folder that was made a moment ago
     "mapping/problem.py",
