@@ -368,10 +368,10 @@ def _session(
     """What the graphs of a model share, by the options of `fit`."""
     where = _device(device)
     size = _parse_memory(memory, where)
-    if cache is not None and not isinstance(cache, str | os.PathLike):
-        raise BadMachine(
-            f"cache can't be {cache!r}", object="cache", number=str(cache), remedy="give the path of a folder"
-        )
+    _check_type("cache", cache, (str, os.PathLike, type(None)), "the path of a folder")
+    _check_type("machine", machine, (str, Machine, type(None)), "a machine or its name")
+    for word, given in (("background", background), ("measure", measure), ("quiet", quiet)):
+        _check_type(word, given, (bool,), "True or False")
     folder = None if cache is None else Path(cache)
     known = load_machine(machine) if isinstance(machine, str) else machine
     session = Session(
@@ -389,6 +389,13 @@ def _session(
         session.machine = known or _measured_machine(session, folder)
         session.measure = _measure(session, folder)
     return session
+
+
+def _check_type(name: str, value: Any, types: tuple[type, ...], wanted: str) -> None:
+    if not isinstance(value, types):
+        raise BadMachine(
+            f"{name} can't be {value!r}", object=name, number=str(value), remedy=f"give {wanted}"
+        )
 
 
 def _own_function(self: Any) -> Callable[..., Any]:
@@ -443,8 +450,13 @@ def _check(model: Any, inputs: Any, optimizer: Any) -> None:
             refuse(f"'{path}' of '{name}' has no values", "load its weights first")
     if any(isinstance(each, torch.Tensor) and each.is_meta for each in tree_leaves(inputs)):
         refuse("an example input is on the meta device and has no values", "give real inputs")
-    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+    if optimizer is None:
+        return
+    if not isinstance(optimizer, torch.optim.Optimizer):
         refuse(f"optimizer can't be a {type(optimizer).__name__}", "give an optimizer of torch.optim")
+    own = {id(each) for each in model.parameters()}
+    if not any(id(each) in own for group in optimizer.param_groups for each in group["params"]):
+        refuse(f"the optimizer steps no parameter of '{name}'", "give the optimizer of this very module")
 
 
 def _parse_memory(memory: str | int, device: Any) -> Share | Bytes:

@@ -136,6 +136,12 @@ def test_what_is_no_module_or_has_no_values_is_refused() -> None:
     for search in ("20s", -1, float("nan")):
         with pytest.raises(LoadmasterError, match=r"search can't be .*: give seconds, or a Budget"):
             fitted(Stack(1), rows(), search=search)
+    for name, value in (("cache", 3), ("machine", 3), ("background", "no"), ("measure", "x"), ("quiet", 1)):
+        with pytest.raises(LoadmasterError, match=f"{name} can't be {value!r}: give"):
+            fitted(Stack(1), rows(), **{name: value})
+    other = torch.optim.SGD(Stack(1).parameters(), 0.1)
+    with pytest.raises(LoadmasterError, match="the optimizer steps no parameter of 'Stack'"):
+        fitted(Stack(1), rows(), optimizer=other)
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -146,6 +152,7 @@ def test_the_least_memory_is_said_and_is_the_least(training: bool) -> None:
         fitted(copy.deepcopy(plain), rows(), memory="70KiB")
     least = error.value.number
     assert isinstance(least, int) and f"{-(-least // 1024)}KiB" in str(error.value)
+    assert ("torch.no_grad() less will do" in str(error.value)) is training
     model = fitted(copy.deepcopy(plain), rows(), memory=least)
     wanted = plain(rows())
     assert same(model(rows()).detach(), wanted.detach())

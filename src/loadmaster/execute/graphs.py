@@ -364,11 +364,13 @@ class PlannedGraph:
     def _split(self, args: Sequence[Any], machine: Machine) -> bool:
         """Where no plan fits, let the batch be computed in parts; False: samples can't be told apart."""
         session, whole = self.session, self.prepared
+        if whole.forward_outputs is not None:
+            return False
         inputs = [at for at, role in enumerate(self._roles(args, hold=False)) if not role.source]
         try:
             batch = whole.batch(inputs)
         except BadProgram as error:
-            session.say(f"'{self.name}': {error.message.removesuffix(error.remedy or '')}")
+            session.say(f"'{self.name}': {error.message.removesuffix(f': {error.remedy}')}")
             return False
 
         def capture(prepared: Prepared) -> Captured:
@@ -515,7 +517,8 @@ class PlannedGraph:
             f"'{self.name}' can't run in {show_bytes(memory)}: {reason}needs {show_bytes(least)} in all",
             object=self.name,
             number=least,
-            remedy=f'give memory="{size_text(least)}" or more, or a smaller batch',
+            remedy=f'give memory="{size_text(least)}" or more, or a smaller batch'
+            + ("" if self.prepared.forward_outputs is None else "; under torch.no_grad() less will do"),
         )
 
     def _choice(
