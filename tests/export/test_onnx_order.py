@@ -98,6 +98,21 @@ def test_real_graphs_need_no_more_than_under_the_runtimes_own_order(tmp_path: Pa
     assert (before.ir_version, before.opset_import) == (after.ir_version, after.opset_import)
 
 
+def test_large_weights_are_written_as_they_were(tmp_path: Path) -> None:
+    """Importing reads their sizes alone; a model that is written needs all of them."""
+    weight = (
+        np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
+    )  # above what is read slim
+    nodes = [helper.make_node("MatMul", ["x", "w"], [f"y{i}"], name=f"n{i}") for i in range(2)]
+    x, *ys = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 256]) for name in ("x", "y0", "y1"))
+    graph = helper.make_graph(nodes, "wide", [x], ys, [onnx.numpy_helper.from_array(weight, "w")])
+    model, out = tmp_path / "m.onnx", tmp_path / "o.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR), model)
+    problem, best = planned(model)
+    export_onnx_order(model, problem.program, problem.machine, problem.plan(best), out)
+    assert np.array_equal(onnx.numpy_helper.to_array(onnx.load(out).graph.initializer[0]), weight)
+
+
 def test_what_must_not_be_written_is_refused(tmp_path: Path) -> None:
     model = branches(tmp_path / "m.onnx", np.random.default_rng(0))
     problem, best = planned(model)

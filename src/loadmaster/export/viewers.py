@@ -77,7 +77,7 @@ def export_onnx_metadata(request: ExportRequest) -> Exported:
     check_other_file(request.model, request.out)
     view = PlanView.of(request)
     onnx = require("onnx", "onnx")
-    read_model(request.model)  # refuses what is damaged
+    read_model(request.model, slim=True)  # refuses what is damaged
     model = onnx.load(request.model, load_external_data=False)
     if model.functions:
         raise NotExported(

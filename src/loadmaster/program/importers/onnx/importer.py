@@ -41,7 +41,7 @@ def import_onnx(
     where nobody needs it afterwards. `trips` gives the lengths of loops, by node name.
     `strict` refuses ops that would get an estimate.
     """
-    model, name = read_model(source)
+    model, name = read_model(source, slim=True)
     planner = Planner(model, shapes or {}, trips or {})
     try:
         inputs, outputs, items = planner.program(model.graph)

@@ -29,14 +29,15 @@ LARGEST_GRAPH = 1_000_000
 _EQUATION = re.compile(rb"(T(,T)*)(->T)?".replace(b"T", rb"[A-Za-z]*(\.\.\.[A-Za-z]*)?"))
 
 
-def read_model(source: Any) -> tuple[Any, str]:
-    """The model, its functions inlined and its structure checked, and a name for it."""
+def read_model(source: Any, *, slim: bool = False) -> tuple[Any, str]:
+    """The model, its functions inlined and its structure checked, and a name for it. `slim`: without the numbers of
+    large weights, for who needs their sizes alone and writes no model."""
     onnx = require("onnx", "onnx")
     if isinstance(source, onnx.ModelProto):
         model, folder, name = source, None, ""
     else:
         path = Path(source)
-        model, folder, name = _parse(onnx, path), path.parent, path.stem
+        model, folder, name = _parse(onnx, path, slim), path.parent, path.stem
     if not model.HasField("graph"):
         raise _broken(name, "it has no graph")
     if not model.graph.output:
@@ -49,7 +50,7 @@ def read_model(source: Any) -> tuple[Any, str]:
     return model, name or clean_name(model.graph.name) or "model"
 
 
-def _parse(onnx: Any, path: Path) -> Any:
+def _parse(onnx: Any, path: Path, slim: bool) -> Any:
     message = require("google.protobuf.message", "onnx")
     try:
         size = path.stat().st_size
@@ -61,7 +62,7 @@ def _parse(onnx: Any, path: Path) -> Any:
                 remedy="save the model with its weights as external data",
             )
         with open_regular(path, LARGEST_FILE) as file:
-            return onnx.ModelProto.FromString(read_slim(file))
+            return onnx.ModelProto.FromString(read_slim(file) if slim else file.read())
     except FileNotFoundError:
         raise BadProgram(f"there is no file '{path}'", object=str(path), remedy="check the path") from None
     except (OSError, ValueError) as error:
