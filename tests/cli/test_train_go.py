@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clocks import Ticking
+from loadmaster.clock import reading
 from loadmaster.learn.policies import read_policy
 
 MODEL = "alexnet-train"
@@ -94,6 +97,37 @@ def test_what_is_printed_after_a_training_learns_more(run: Any) -> None:
     assert "go on:" not in said
     line = said.partition("more:    loadmaster ")[2].partition("\n")[0]
     assert line == "train go --time-limit 60s --init p.npz --out p-more.npz"
+
+
+def test_time_for_no_graph_to_learn_from_is_refused(run: Any) -> None:
+    """Before the first graph, and after it: that one is left out of the fit."""
+    with reading(Ticking(1.0)):
+        refused = run("train", "go", "--time-limit", "1s", "--out", "p.npz", *SMALL)
+    assert refused.exit == 2
+    said = "no graph that may be learned from was finished in 1 s: give more --time-limit"
+    assert refused.error_line == f"error: {said}"
+    assert not list(Path().iterdir())
+    refused = run("train", "go", "--out", "p.npz", *SMALL, "--set", "graphs=1")
+    assert refused.exit == 2 and refused.err.endswith("give more graphs or evaluations\n")
+    assert not list(Path().iterdir())
+
+
+def test_a_round_is_told_in_a_line(run: Any) -> None:
+    said = run("train", "go", f"{MODEL}@p100x2", "--budget", "1", "--out", "p.npz", *SMALL).err
+    assert re.search(
+        r"^round 1: 2 graphs, [\d,]+ placements, [\d,]+ small changes \([\d.]+ % for the better\)",
+        said,
+        re.MULTILINE,
+    )
+
+
+@pytest.mark.parametrize("agent", ["egrl", "muzero"])
+def test_time_for_no_generation_is_refused(run: Any, agent: str) -> None:
+    few = ("--set", "cases=2", "--set", "validation=2")
+    with reading(Ticking(1.0)):
+        refused = run("train", agent, "--time-limit", "1s", "--out", "p.npz", *few)
+    assert refused.exit == 2 and "give more --time-limit" in refused.error_line
+    assert not list(Path().iterdir())
 
 
 @pytest.mark.parametrize("agent", ["egrl", "muzero", "go"])

@@ -45,8 +45,7 @@ def command(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Stop after this long, such as 20m; egrl: each of its two views; "
-            "muzero: generations, and then come openings and games.",
+            help="Stop after about this long, such as 20m; what takes longer to begin with is refused.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same policy.")] = 0,

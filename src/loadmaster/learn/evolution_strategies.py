@@ -139,14 +139,19 @@ def evolve(
       progress: where to go on; it is brought up to date.
       fitness: of parameters on cases, the lower the better.
       logs: so many parameters at the end are logarithms: they get twice the noise, and do not decay.
-      seconds: without, all the generations.
+      seconds: without, all the generations. The last validation is within them: each is expected to take as long
+        as the one before, and the first as long as one whose value nobody looks at.
       clock: of those seconds.
     """
     started, p, weights = clock(), options.pairs, len(progress.parameters) - logs
+    spare = 0.0
+    if seconds is not None and seconds > 0:
+        _validation(progress, fitness, options)
+        spare = clock() - started
     while progress.generation < options.generations:
         done = progress.generation / options.generations
         if seconds is not None:
-            done = max(done, (clock() - started) / seconds)
+            done = max(done, (clock() - started) / (seconds - spare)) if seconds > spare else 1.0
         if done >= 1:
             break
         noise = progress.rng.normal(size=(p, weights + logs))
@@ -160,7 +165,9 @@ def evolve(
         slope[:weights] += options.decay * progress.parameters[:weights]
         _follow(progress, slope, options.learning_rate * max(0.1, 1 - done))
         if progress.generation % options.validate_every == 0:
+            begun = clock()
             _validate(progress, fitness, options)
+            spare = clock() - begun
             yield progress
     if progress.generation and (not progress.curve or progress.curve[-1][0] < progress.generation):
         _validate(progress, fitness, options)
@@ -169,10 +176,14 @@ def evolve(
 
 def _validate(progress: Progress, fitness: Fitness, options: Strategy) -> None:
     """Look at validation cases, and keep the running mean of parameters if it is the best so far."""
-    value = float(fitness(progress.mean[None], [(VALIDATION_SEED, range(options.validation))]).mean())
+    value = _validation(progress, fitness, options)
     progress.curve.append((progress.generation, value))
     if value < progress.best_value:
         progress.best, progress.best_value = progress.mean.copy(), value
+
+
+def _validation(progress: Progress, fitness: Fitness, options: Strategy) -> float:
+    return float(fitness(progress.mean[None], [(VALIDATION_SEED, range(options.validation))]).mean())
 
 
 def _weighted(logs: Float64) -> Float64:

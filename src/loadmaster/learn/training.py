@@ -30,8 +30,6 @@ Report = Callable[[str], None]
 class Unfinished(LoadmasterError):
     """Training was ended before it had made a policy."""
 
-    exit_code = 130
-
 
 def ignore(line: str) -> None:
     """A `Report` that says nothing."""

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clocks import Ticking
+from loadmaster.clock import reading
 from loadmaster.errors import LoadmasterError
 from loadmaster.learn.policies import read_policy
 from loadmaster.machine import load_machine
@@ -80,6 +82,17 @@ def test_workers_give_the_same_policy(tmp_path: Path, monkeypatch: pytest.Monkey
     train(out=shared, options=options, own=own, workers=partial(distribute_function, workers="local:2"))
     for name, array in read_policy(alone, "muzero")[0].items():
         assert np.array_equal(array, read_policy(shared, "muzero")[0][name])
+
+
+def test_where_time_is_short_openings_are_of_fewer_cells(tmp_path: Path) -> None:
+    lines: list[str] = []
+    clock = Ticking(1.0)
+    options = TINY | {"generations": 1, "search_cases": 20, "opening_cases": 50}
+    with reading(clock):
+        row = train(out=tmp_path / "p.npz", seconds=40.0, options=options, report=lines.append)
+    told = [line for line in lines if "there was time for" in line]
+    assert len(told) == 2 and row["openings"] and clock.time < 45
+    assert load_policy(str(tmp_path / "p.npz")).weights.any()
 
 
 def test_what_is_held_out_is_in_no_cell() -> None:

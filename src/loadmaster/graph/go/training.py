@@ -60,6 +60,7 @@ from loadmaster.graph.large_neighbourhood import (
 from loadmaster.graph.moves import Changes
 from loadmaster.graph.pipeline import WORST, batch_size
 from loadmaster.graph.problem import UNFIT
+from loadmaster.learn.backend import single_threaded_products
 from loadmaster.learn.checkpoints import BadState, check_same, read_state, state_path, write_state
 from loadmaster.learn.policies import read_policy, save_policy
 from loadmaster.learn.session import check_settings, make_settings
@@ -227,7 +228,8 @@ def make_searcher(setup: Message) -> Callable[[Message], Message]:
         if about["learned"]:
             networks = RANKER.read(given, "ranker"), CHANGES.read(given, "changes")
             policy = Policy(*networks, given["portfolio"])
-        return search_case(int(about["case"]), int(about["seed"]), policy, int(about["evaluations"]), own)
+        with single_threaded_products():
+            return search_case(int(about["case"]), int(about["seed"]), policy, int(about["evaluations"]), own)
 
     return answer
 
@@ -318,7 +320,7 @@ def descend(network: Network, draw: Draw, options: Options, until: float | None)
     first, second = ({name: np.zeros_like(w) for name, w in weights.items()} for _ in range(2))
     for step in range(options.steps):
         over = max(over, step / options.steps)
-        if until is not None and step % 64 == 0:
+        if until is not None:
             over = max(over, (now() - begun) / max(1e-9, until - begun))
             if over >= 1:
                 break
@@ -461,11 +463,19 @@ class _Training:
                 share = left / (self.options.rounds - number)
                 searched = now() + (1 - FIT_SHARE) * share
             self._search(number, calls, size, searched)
-            if not all(len(self.data[name]) for name in ("logs", "change_logs")):
+            if not all(_learned_from(self.data[name]).any() for name in ("case", "change_case")):
+                if seconds is None:
+                    raise Unfinished(
+                        "no graph that may be learned from was searched with success",
+                        object="graphs",
+                        number=self.options.graphs,
+                        remedy="give more graphs or evaluations",
+                    )
                 raise Unfinished(
-                    "training ended before a graph was searched with success",
+                    f"no graph that may be learned from was finished in {seconds:g} s",
                     object="seconds",
-                    remedy="let it run longer, or give more evaluations",
+                    number=seconds,
+                    remedy="give more --time-limit",
                 )
             self._fit(number, None if searched is None else max(now(), searched) + FIT_SHARE * share)
             self._write()
@@ -477,14 +487,18 @@ class _Training:
         """Searches of a round's graphs, as many as there is time for."""
         begin, policy = number * self.options.graphs, self.policy
         numbers = list(range(begin, begin + self.options.graphs))
-        at_once = REQUESTS * size if size > 1 else 1
         learned = policy.ranker is not None
         arrays = policy.arrays()
         about = {"learned": learned, "seed": self.seed, "evaluations": self.options.evaluations}
         pieces: dict[str, list[npt.NDArray[Any]]] = {name: [each] for name, each in self.data.items()}
-        for at in range(0, len(numbers), at_once):
-            if until is not None and now() > until:
-                break
+        begun, last = now(), 0
+        while (at := last) < len(numbers):
+            at_once = REQUESTS * size if size > 1 else 1
+            if until is not None:
+                if now() > until:
+                    break
+                pace = at / max(1e-9, now() - begun)  # the first are as many as there are workers
+                at_once = min(at_once, max(size, int(pace * (until - now()))))
             last = min(at + at_once, len(numbers))
             requests = [Message({**about, "case": each}, arrays) for each in numbers[at:last]]
             for case, reply in zip(numbers[at:last], calls(requests), strict=True):
@@ -500,14 +514,15 @@ class _Training:
 
     def _fit(self, number: int, until: float | None) -> None:
         data, options = self.data, self.options
-        kept = data["case"] % VALIDATION != 0
+        kept = _learned_from(data["case"])
         rows, logs = data["rows"][kept], data["logs"][kept]
-        own = data["change_case"] % VALIDATION != 0
+        own = _learned_from(data["change_case"])
         change_rows, change_logs = data["change_rows"][own], data["change_logs"][own]
         one, other = (np.random.default_rng([self.seed, number, each]) for each in (6, 7))
         first = self.initial.ranker or RANKER.make(self.seed, *_moments(rows))
         second = self.initial.changes or CHANGES.make(self.seed, *_moments(change_rows))
-        with ThreadPoolExecutor(2) as pool:  # most of it is in NumPy, which lets the other go on meanwhile
+        # Most of it is in NumPy, which lets the other go on meanwhile.
+        with single_threaded_products(), ThreadPoolExecutor(2) as pool:
             fits = (
                 pool.submit(fit_ranker, first, rows, logs, data["case"][kept], options, one, until),
                 pool.submit(fit_changes, second, change_rows, change_logs, options, other, until),
@@ -530,7 +545,7 @@ class _Training:
                 "took_seconds": now() - self.started,
             }
         )
-        self.report(f"round {number + 1}: {self.rounds[-1]}")
+        self.report(f"round {number + 1}: {_round_text(self.rounds[-1])}")
 
     def _judge_ranker(self, network: Network | None, left_out: Bool) -> float | None:
         """The mean logarithm of the best of those that come first over the best of all, of graphs that were left out;
@@ -606,6 +621,25 @@ class _Training:
                 object=str(path),
                 remedy="give the .state.npz beside a policy of 'train go'",
             ) from None
+
+
+def _learned_from(case: Int64) -> Bool:
+    """Rows of graphs that are not left out of the fit."""
+    return np.asarray(case % VALIDATION != 0)
+
+
+def _round_text(row: Mapping[str, Any]) -> str:
+    """A round in one line."""
+    parts = [
+        f"{row['graphs']:,} graphs",
+        f"{row['placements']:,} placements",
+        f"{row['changes']:,} small changes ({100 * row['changes_better']:.1f} % for the better)",
+    ]
+    if row["first_over_best"] is not None:
+        parts.append(f"first plans {100 * row['first_over_best']:.2f} % over the best")
+    if row["changes_area_under_curve"] is not None:
+        parts.append(f"better changes ranked above others {100 * row['changes_area_under_curve']:.1f} %")
+    return f"{', '.join(parts)}, {row['took_seconds']:.0f} s"
 
 
 def _graphs(case: Int64) -> list[Int64]:

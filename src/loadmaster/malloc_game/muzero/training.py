@@ -52,6 +52,8 @@ SETTINGS = 40
 FEATURE_CASES = 100
 """Cells whose features say how they are normalised."""
 TOP_SETTINGS, ROUNDS, SAMPLES, SURVIVORS, FOUND = 4, 3, 32, 6, 2
+FIND_SECONDS, TRY_SECONDS = 0.2, 0.4
+"""A cell, about: to find openings on it, and to try all of them. A time limit keeps so much for them, or half of it."""
 SIGMAS = (0.03, 0.06, 0.12, 0.2)
 
 
@@ -215,10 +217,22 @@ def measure_features(without: Sequence[str], cases: int, context: bool) -> tuple
 
 
 def _ask(
-    calls: Calls, size: int, cases: int, about: dict[str, Any], given: Dict[str, Array]
+    calls: Calls, size: int, cases: int, about: dict[str, Any], given: Dict[str, Array], until: float | None
 ) -> dict[str, Array]:
-    """Rows of the first cells in order, whoever made them: each worker has the cells that it judged."""
-    numbers = np.arange(cases)
+    """Rows of the first cells in order, whoever made them; where the time is over, of fewer cells, at least of one."""
+    at_once = cases if until is None else size
+    found = list[dict[str, Array]]()
+    for at in range(0, cases, at_once):
+        if found and until is not None and now() >= until:
+            break
+        found.append(_ask_for(calls, size, np.arange(at, min(at + at_once, cases)), about, given))
+    return {name: np.concatenate([each[name] for each in found]) for name in found[0]}
+
+
+def _ask_for(
+    calls: Calls, size: int, numbers: Int64, about: dict[str, Any], given: Dict[str, Array]
+) -> dict[str, Array]:
+    """Rows of these cells in order: each worker has the cells that it judged."""
     parts = [numbers[numbers % size == worker] for worker in range(size)]
     parts = [part for part in parts if len(part)]
     replies = [
@@ -245,7 +259,8 @@ def train(
 
     Args:
       out: where the policy is written; beside it, in `OUT.state.npz`, what a training goes on from.
-      seconds, generations: of the evolution strategies; openings take about a second a cell more.
+      seconds: of all; openings are found and tried on fewer cells than the options say where these are few.
+      generations: of the evolution strategies.
       seed: the same seed and generations give the same policy, whoever computes it.
       options: fields of `Options`.
       own: programs and their machines that every second cell is made from; the others are random.
@@ -280,7 +295,12 @@ class _Training:
         linear, progress = self._begin(resume)
         first = progress.parameters.copy()
         with self._calls(linear) as (calls, size):
-            for _ in evolve(options, progress, share_out(calls, size), seconds=seconds):
+            left = until = None
+            if seconds is not None:
+                until = started + seconds
+                openings = FIND_SECONDS * options.search_cases + TRY_SECONDS * options.opening_cases
+                left = until - min(seconds / 2, openings / size) - now()
+            for _ in evolve(options, progress, share_out(calls, size), seconds=left):
                 self.report(
                     f"generation {progress.generation:,}, {-100 * progress.best_value:.3f} % less time than "
                     "msa-refined at once"
@@ -288,9 +308,11 @@ class _Training:
                 self._write_state(out, linear, progress)
             if not progress.curve or np.array_equal(progress.best, first):
                 raise Unfinished(
-                    "training ended before it changed anything", object=str(out), remedy="let it run longer"
+                    "training ended before it changed anything",
+                    object=str(out),
+                    remedy="give more --time-limit or generations",
                 )
-            policy, covered = self._find_openings(calls, size, linear, progress.best)
+            policy, covered = self._find_openings(calls, size, linear, progress.best, until)
         row = {
             "generations": progress.generation,
             "validation": progress.best_value,
@@ -333,13 +355,17 @@ class _Training:
             yield found
 
     def _find_openings(
-        self, calls: Calls, size: int, linear: LinearScore, parameters: Float64
+        self, calls: Calls, size: int, linear: LinearScore, parameters: Float64, until: float | None
     ) -> tuple[Policy, list[float]]:
         """(the policy; mean gain of its first 1, 2, … openings on training cells)"""
         options = self.options
         self.report(f"openings: a search on each of {options.search_cases:,} cells")
-        given = {"parameters": parameters}
-        found = _ask(calls, size, options.search_cases, {"do": "find"}, given)
+        given, soon = {"parameters": parameters}, None
+        if until is not None:
+            soon = now() + (until - now()) / 4
+        found = _ask(calls, size, options.search_cases, {"do": "find"}, given, soon)
+        if (searched := len(found["settings"])) < options.search_cases:
+            self.report(f"openings: there was time for {searched:,} cells")
         weights = found["weights"].reshape(-1, len(parameters))
         settings = found["settings"].reshape(-1)
         # The score's own plan, and that of the first state, in every setting.
@@ -350,7 +376,9 @@ class _Training:
         settings = np.concatenate([np.tile(1 + np.arange(SETTINGS), 2), settings])
         self.report(f"openings: {len(settings):,} of them on each of {options.opening_cases:,} cells")
         given |= {"weights": weights, "settings": settings}
-        gains = _ask(calls, size, options.opening_cases, {"do": "try"}, given)["gains"]
+        gains = _ask(calls, size, options.opening_cases, {"do": "try"}, given, until)["gains"]
+        if len(gains) < options.opening_cases:
+            self.report(f"openings: there was time for {len(gains):,} cells")
         chosen, covered = choose_openings(gains, options.openings)
         return Policy(linear, parameters, weights[chosen], settings[chosen], random_changes()), covered
 

@@ -111,7 +111,8 @@ def train(
       out: where the policy is written, again and again as it gets better; beside it, in
         `OUT.state.npz`, what a training goes on from.
       views: 'nominal', 'strict' or both, one after the other.
-      seconds, generations: for each view; without either, the generations of `Options`.
+      seconds: for all views together, each has as much; cases that tell how features are normalised are within it.
+      generations: for each view; without either, the generations of `Options`.
       seed: the same seed and generations give the same policy, whoever computes it.
       options: fields of `Options`; `view` in place of `views`.
       own: programs and their machines that every second case is made from; the others are random.
@@ -143,7 +144,7 @@ def train(
         training = _Training(
             Options(**(describe(settings) | {"view": view})), seed, own, init, workers, report, rows, arrays
         )
-        row, trained = training.run(seconds, state, out)
+        row, trained = training.run(None if seconds is None else seconds / len(views), state, out)
         arrays |= {f"{view}.{name}": each for name, each in trained.items()}
         rows.append(row)
     return rows
@@ -191,7 +192,8 @@ class _Training:
             write_state(state_path(out), state, about)
 
         with self._fitness(network) as fitness:
-            for _ in evolve(options, progress, fitness, logs=1, seconds=seconds):
+            left = None if seconds is None else started + seconds - now()
+            for _ in evolve(options, progress, fitness, logs=1, seconds=left):
                 better = -100 * progress.best_value
                 self.report(
                     f"{options.view}: generation {progress.generation:,}, {better:.2f} % less time than density"
@@ -199,9 +201,9 @@ class _Training:
                 write()
         if not row and not known:
             raise Unfinished(
-                f"training the {options.view} view ended before there was a policy",
+                f"training the {options.view} view ended after {now() - started:.1f} s, before there was a policy",
                 object=options.view,
-                remedy="let it run longer",
+                remedy="give more --time-limit: the views share it, and each has to make its cases first",
             )
         write()
         return row, trained
