@@ -76,6 +76,15 @@ def read_regular(path: str | Path, most_bytes: int) -> bytes:
     return data
 
 
+def special_kind(path: str | Path) -> str | None:
+    """What is there, as 'a folder', if it is no regular file; None if it is one, or nothing is there."""
+    try:
+        mode = Path(path).stat().st_mode
+    except (OSError, ValueError):
+        return None
+    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no regular file")
+
+
 class NotWritten(LoadmasterError):
     """A file can't be written."""
 

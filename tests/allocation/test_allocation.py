@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks.suites.packings import perfect_packing, training_like
+from clocks import wait_until
 from generate import random_program
 from loadmaster import _core
 from loadmaster.allocation.auto import allocate, explain_infeasible, make_auto
@@ -23,8 +25,9 @@ from loadmaster.plan.check import check
 from loadmaster.program import Builder
 from loadmaster.program.models import load_model
 from loadmaster.program.program import TieKind
+from loadmaster.search.native import FEASIBLE, run_native
 from loadmaster.search.registry import make_labelled
-from loadmaster.search.solver import Budget, Observer, Status, solve
+from loadmaster.search.solver import Budget, Meter, Observer, Status, solve
 
 
 def sound(problem: Allocation, decision: np.ndarray) -> None:
@@ -301,3 +304,24 @@ def test_collisions_are_found_among_thousands(count: int) -> None:
         beside[b] = False
         assert (problem.native.height(changed) == -1) == bool(beside.any())
     assert count == 1 or moved
+
+
+def test_the_first_answer_is_told_while_the_search_goes_on() -> None:
+    told: list[int | None] = []
+
+    class Watching(Observer):
+        def progress(self, meter: Meter, metrics: Mapping[str, float]) -> None:
+            told.append(meter.best_value)
+
+    first, better = np.array([0, 9]), np.array([0, 4])
+
+    def search(
+        stop: _core.Stop, improved: Callable[[np.ndarray], None]
+    ) -> tuple[int, np.ndarray, int, int, int]:
+        improved(first)
+        wait_until(lambda: told, "the first answer")
+        return FEASIBLE, better, 8, 8, 1
+
+    meter = Meter(Allocation(Buffers.of([0, 0], [9, 9], [4, 4])), Budget(), observer=Watching())
+    run_native(meter, search)
+    assert told == [13] and meter.best_value == 8

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadmaster.allocation.buffers import BadBuffers, Buffers, Gap
+from loadmaster.allocation.buffers import BadBuffers, Buffers, Gap, PinsClash, check_pins
 from loadmaster.allocation.buffers_csv import (
     _parse_any,
     _parse_plain,
@@ -67,7 +67,7 @@ WRONG = {
     "id,lower,upper,size\na,0,1\n": "line 2: 3 fields, and the header has 4",
     "id,lower,upper,size\na,0,1,4\nb,zero,1,4\n": "line 3: 'zero' in column 'lower' is no whole number",
     "id,lower,upper,size\na,0,1,99999999999999999999\n": "beyond 2\\^62",
-    "id,lower,upper,size\na,5,5,4\n": "line 2: buffer 'a' ends at 5 before it begins",
+    "id,lower,upper,size\na,5,5,4\n": "line 2: buffer 'a' ends at 5 and must end after it begins",
     "id,lower,upper,size\na,0,1,-4\n": "line 2: buffer 'a' has -4 bytes",
     "id,lower,upper,size\na,0,1,4\na,0,1,4\n": "line 3: two buffers have one id, 'a'",
     "id,lower,upper,size,alignment\na,0,1,4,0\n": "buffer 'a' has alignment 0",
@@ -222,6 +222,47 @@ def test_plain_files_are_read_as_any_file() -> None:
         assert parse_buffers(text).hash == slow.hash and parse_buffers(text).ids == slow.ids
         assert fast is None or (fast.hash == slow.hash and fast.ids == slow.ids)
     assert plain > 50 and odd > 50
+
+
+def test_pins_clash_where_the_checker_says_so() -> None:
+    rng = np.random.default_rng(8)
+    seen = {True: 0, False: 0}
+    for _ in range(300):
+        n = int(rng.integers(1, 6))
+        lower = rng.integers(0, 12, n)
+        life = rng.integers(1, 6, n)
+        gaps = {0: [Gap(int(lower[0]), int(lower[0]) + 1)]} if rng.random() < 0.5 else {}
+        apart = [(0, n - 1)] if n > 1 and rng.random() < 0.3 else []
+        offset = rng.integers(-1, 12, n)
+        buffers = Buffers.of(
+            lower, lower + life, rng.integers(0, 6, n), pinned=offset, gaps=gaps, apart=apart
+        )
+        fixed = np.flatnonzero(offset >= 0)
+        far = np.where(offset >= 0, offset, 100 * (1 + np.arange(n)))  # where nobody else is
+        free = buffers.changed(pinned=np.full(n, -1))
+        wrong = check_offsets(
+            free.ids,
+            free.pieces,
+            free.size,
+            far,
+            alignment=free.alignment,
+            pinned=free.pinned,
+            apart=free.apart,
+        )
+        seen[bool(wrong)] += 1
+        if not wrong:
+            check_pins(buffers, None)
+            continue
+        with pytest.raises(PinsClash, match=r"the pins of .* overlap") as clash:
+            check_pins(buffers, None)
+        two = [int(name) for name in clash.value.ids]
+        assert len(two) == 2 and set(two) <= set(fixed.tolist())
+        only = np.where(np.isin(np.arange(n), two), offset, -1)
+        with pytest.raises(PinsClash):
+            check_pins(buffers.changed(pinned=only), None)
+    assert min(seen.values()) > 50
+    with pytest.raises(PinsClash, match="the pin of '0' ends at 9 and the memory at 8"):
+        check_pins(Buffers.of([0], [1], [4], pinned=[5]), 8)
 
 
 def test_stretches_are_the_times_between_events() -> None:

@@ -51,6 +51,39 @@ def test_fitting_and_not_fitting(csv: Path, tmp_path: Path) -> None:
     assert "1 too many" in answer["error"]["message"]
 
 
+@pytest.mark.parametrize("way", [["--minimize"], ["--capacity", "100"]])
+def test_pins_that_overlap_are_named(way: list[str], tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("id,lower,upper,size,offset\na,0,9,5,0\nb,0,9,5,2\n")
+    code, answer, _ = run("x.csv", *way, folder=tmp_path)
+    assert code == 1 and answer["rows"][0]["status"] == "infeasible"
+    assert answer["rows"][0]["blamed"] == ["a", "b"]
+    assert "the pins of 'a' to offset 0 and 'b' to 2 overlap" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(("name", "count"), [("p.pdf", 4), ("p.svg", 20_001)])
+def test_a_picture_that_cannot_be_is_refused_before_the_search(
+    name: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "".join(f"b{i},{i},{i + 1},4\n" for i in range(count))
+    (tmp_path / "x.csv").write_text(f"id,lower,upper,size\n{rows}")
+    monkeypatch.setattr(
+        "loadmaster.runs.session.solve_with_bank", lambda *_, **__: pytest.fail("it searches")
+    )
+    code, answer, _ = run("x.csv", "--plot", name, folder=tmp_path)
+    assert code == 2 and "name" in answer["error"]["remedy"]
+
+
+def test_whether_it_fits_is_not_asked_without_a_capacity(csv: Path, tmp_path: Path) -> None:
+    assert run(csv, "--minimize", folder=tmp_path)[1]["rows"][1]["fits"] is None
+    assert run(csv, "--capacity", "100", folder=tmp_path)[1]["rows"][1]["fits"] is True
+
+
+def test_no_buffers_are_placed_by_all(tmp_path: Path) -> None:
+    (tmp_path / "none.csv").write_text("id,lower,upper,size\n")
+    code, answer, _ = run("none.csv", "--minimize", folder=tmp_path)
+    assert code == 0 and [(row["bytes"], row["status"]) for row in answer["rows"][:2]] == [(0, "optimal")] * 2
+
+
 def test_the_capacity_in_the_name(tmp_path: Path) -> None:
     (tmp_path / "x.99.csv").write_text(TIGHT)
     assert run("x.99.csv", folder=tmp_path)[0] == 1
@@ -106,6 +139,8 @@ WRONG = {
     "two ways": (["buffers.csv", "--banks", "2", "--memory", "a=5"], "can't be combined"),
     "banks alone": (["buffers.csv", "--banks", "2"], "--banks needs a capacity"),
     "memory": (["buffers.csv", "--memory", "fast"], "write fast=256KiB"),
+    "memory twice": (["buffers.csv", "--memory", "a=5", "--memory", "a=6"], "two memories are named 'a'"),
+    "folder": (["."], "'.' is a folder and no model file"),
     "previous": (["buffers.csv", "--capacity", "120", "--previous", "buffers.csv"], "has no offset"),
     "its own input": (["buffers.csv", "--out", "buffers.csv", "--overwrite"], "is what is read"),
 }

@@ -134,6 +134,8 @@ def test_plan_files_that_are_no_json(run: Any, run_json: Any, tmp_path: Path) ->
         (("simulate", "resnet50", "-m", "arena:"), "arena"),
         (("simulate", "resnet50", "-m", "none.toml"), "can't be read"),
         (("inspect", "none.onnx"), "there is no file 'none.onnx'"),
+        (("inspect", "/dev"), "'/dev' is a folder and no model file"),
+        (("inspect", "/dev/null"), "'/dev/null' is a device and no model file"),
         (("inspect", "none.npz"), "there is no file 'none.npz'"),
         (("inspect", "no_such_module:f"), "no_such_module"),
         (("inspect", "x" * 5000), "x"),

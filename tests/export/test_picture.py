@@ -34,6 +34,16 @@ def test_svg(tmp_path: Path) -> None:
     assert "capacity 120" in (tmp_path / "p.svg").read_text()
 
 
+def test_characters_that_xml_cannot_hold_are_written_out(tmp_path: Path) -> None:
+    names = ["a\x1b[31m", "b\x00\x0b\ufffe", "c\ud800", "tab\tü😀"]
+    buffers = Buffers.of([0] * 4, [9] * 4, [50] * 4, ids=names)
+    draw(buffers, np.arange(4) * 50, None, tmp_path / "p.svg", "title\x01")
+    root = ElementTree.parse(tmp_path / "p.svg").getroot()
+    titles = [title.text or "" for title in root.iter("{http://www.w3.org/2000/svg}title")]
+    shown = ["a\\x1b[31m", "b\\x00\\x0b\\ufffe", "c\\ud800", "tab\tü😀"]
+    assert [title.partition(":")[0] for title in titles] == shown
+
+
 def test_png(tmp_path: Path) -> None:
     buffers, offsets = example()
     draw(buffers, offsets, None, tmp_path / "p.png", "title")

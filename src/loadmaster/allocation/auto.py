@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
-from loadmaster.allocation.buffers import Buffers
+from loadmaster.allocation.buffers import Buffers, check_pins
 from loadmaster.allocation.buffers_csv import read_buffers, read_pairs
 from loadmaster.allocation.exact import Exact
 from loadmaster.allocation.problem import Allocation, ProgramAllocation
@@ -296,6 +296,7 @@ class NamedBuffers(ProblemSource):
                 )
             room = machine.memories[machine.home[0]].capacity
             capacity = None if room >= UNLIMITED else room
+        check_pins(self.buffers, capacity)
         return Allocation(self.buffers, capacity, self.name)
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from loadmaster.errors import LoadmasterError, Refused
 from loadmaster.machine.machine import Machine
+from loadmaster.plan.check import check_offsets
 from loadmaster.plan.plan import NO_OFFSET, lifetimes, lifetimes_in_loops
 from loadmaster.program.build import clean_name
 from loadmaster.program.hazards import places
@@ -115,7 +116,12 @@ class Buffers:
             raise BadBuffers(f"two buffers have one id, '{twice}'", object=twice, remedy="give each its own")
         safe = np.maximum(1, self.alignment)
         rules = (
-            (self.upper <= self.lower, "ends at {} before it begins", self.upper, "let upper be above lower"),
+            (
+                self.upper <= self.lower,
+                "ends at {} and must end after it begins",
+                self.upper,
+                "let upper be above lower",
+            ),
             (self.size < 0, "has {} bytes", self.size, "give at least 0"),
             (
                 self.size > UNLIMITED // max(1, len(self)),
@@ -408,29 +414,65 @@ def pinned_buffers(
         if memory == home and offset != NO_OFFSET:
             pinned[row_of[tensor]] = offset
     changed = buffers.changed(pinned=pinned)
-    _check_apart(changed, machine.memories[home].capacity)
+    check_pins(changed, machine.memories[home].capacity)
     return changed
 
 
-def _check_apart(buffers: Buffers, capacity: int) -> None:
+class PinsClash(Refused):
+    """Pins that no placement can keep; `ids` are the buffers to blame."""
+
+    def __init__(self, message: str, *, ids: Sequence[str], number: int, remedy: str) -> None:
+        super().__init__(message, object=ids[-1], number=number, remedy=remedy)
+        self.ids = tuple(ids)
+
+
+def check_pins(buffers: Buffers, capacity: int | None) -> None:
     """Pins that no placement can keep are named at once."""
-    fixed = np.flatnonzero(buffers.pinned >= 0).tolist()
-    end = buffers.pinned + buffers.size
-    for number, a in enumerate(fixed):
-        if end[a] > capacity:
-            raise Refused(
-                f"the pin of '{buffers.ids[a]}' ends at {end[a]:,} and the memory at {capacity:,}",
-                object=buffers.ids[a],
-                number=int(end[a]),
-                remedy="pin it lower",
-            )
-        for b in fixed[:number]:
-            together = buffers.lower[a] < buffers.upper[b] and buffers.lower[b] < buffers.upper[a]
-            if together and buffers.pinned[a] < end[b] and buffers.pinned[b] < end[a]:
-                raise Refused(
-                    f"the pins of '{buffers.ids[b]}' and '{buffers.ids[a]}' overlap: both are alive at "
-                    f"time {max(buffers.lower[a], buffers.lower[b])}",
-                    object=buffers.ids[a],
-                    number=int(buffers.pinned[a]),
-                    remedy="move one of them",
-                )
+    fixed = buffers.pinned >= 0
+    if not fixed.any():
+        return
+    end = np.where(fixed, buffers.pinned + buffers.size, 0)
+    if capacity is not None and end.max() > capacity:
+        b = int(np.argmax(end > capacity))
+        raise PinsClash(
+            f"the pin of '{buffers.ids[b]}' ends at {end[b]:,} and the memory at {capacity:,}",
+            ids=[buffers.ids[b]],
+            number=int(end[b]),
+            remedy="pin it lower",
+        )
+    offset = np.where(fixed, buffers.pinned, 0)
+    pieces = Pieces(*(column[fixed[buffers.pieces.buffer]] for column in buffers.pieces))
+    found = check_offsets(
+        buffers.ids,
+        pieces,
+        np.where(fixed, buffers.size, 0),
+        offset,
+        alignment=buffers.alignment,
+        pinned=buffers.pinned,
+        apart=buffers.apart,
+    )
+    if not found:
+        return
+    a, b, why = _clash(buffers, pieces, found[0].tensor)
+    raise PinsClash(
+        f"the pins of '{buffers.ids[a]}' to offset {offset[a]:,} and '{buffers.ids[b]}' to {offset[b]:,} overlap: {why}",
+        ids=[buffers.ids[a], buffers.ids[b]],
+        number=int(offset[b]),
+        remedy="move one of them",
+    )
+
+
+def _clash(buffers: Buffers, pieces: Pieces, b: int | None) -> tuple[int, int, str]:
+    """Two pinned buffers that share bytes, of which one is `b`, and why they may not."""
+    low, high = (buffers.pinned[pieces.buffer] + column for column in (pieces.low, pieces.high))
+    for own in np.flatnonzero(pieces.buffer == b).tolist():
+        meet = (pieces.lower < pieces.upper[own]) & (pieces.lower[own] < pieces.upper)
+        meet &= (np.maximum(low, low[own]) < np.minimum(high, high[own])) & (pieces.buffer != b)
+        for other in np.flatnonzero(meet)[:1].tolist():
+            time = max(pieces.lower[own], pieces.lower[other])
+            first, second = sorted((int(pieces.buffer[own]), int(pieces.buffer[other])))
+            return first, second, f"both are alive at time {time}"
+    pinned, end = buffers.pinned, buffers.pinned + buffers.size
+    pairs = ((c, d) for c, d in buffers.apart if min(pinned[c], pinned[d]) >= 0)
+    first, second = next((c, d) for c, d in pairs if max(pinned[c], pinned[d]) < min(end[c], end[d]))
+    return first, second, "they must be kept apart"

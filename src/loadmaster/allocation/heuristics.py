@@ -7,6 +7,8 @@ hill climbs of TVM and of Arm's Vela.
 
 from __future__ import annotations
 
+import numpy as np
+
 from loadmaster.allocation.problem import Allocation
 from loadmaster.host import cores
 from loadmaster.search.native import INFEASIBLE, run_native
@@ -50,8 +52,11 @@ class _Baseline(Solver):
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
         assert isinstance(problem, Allocation)
-        if not meter.exhausted:
-            run_native(meter, lambda stop, _: problem.native.baseline(self.name, seed, stop))
+        if meter.exhausted:
+            return meter.solution()
+        run_native(meter, lambda stop, _: problem.native.baseline(self.name, seed, stop))
+        if not len(problem.buffers):  # no offsets, which for the native search is no answer
+            meter.evaluate(np.empty(0, dtype=np.int64))
         return meter.solution()
 
 

@@ -75,7 +75,9 @@ def command(
     Example: loadmaster allocate buffers.csv --capacity 1MiB --plot buffers.svg --out placed.csv
     """
     from loadmaster.allocation.auto import offset_solver, read_problem, replan_offsets
+    from loadmaster.allocation.buffers import PinsClash, check_pins
     from loadmaster.allocation.several import fill_banks, fill_memories
+    from loadmaster.export.picture import check_picture
     from loadmaster.planner.fitting import judge_placement
     from loadmaster.runs.session import solve_with_bank
     from loadmaster.search.solver import Budget
@@ -83,9 +85,13 @@ def command(
     for path in (plot, out, plan):
         if path is not None:
             check_free(path, overwrite, file)
+    if plot is not None:
+        check_picture(plot)
     seconds, answers = _seconds(time_limit), known_answers(bank, bank_starts)
     limit = None if capacity is None else _size(capacity, "--capacity")
     problem = read_problem(file, limit, minimize=minimize, pairs=pairs)
+    if plot is not None:
+        check_picture(plot, problem.buffers)
     ways = [
         name for name, value in (("--previous", previous), ("--memory", memory), ("--banks", banks)) if value
     ]
@@ -99,6 +105,16 @@ def command(
         return _render_filled(fill_memories(problem, _memories(memory), seconds, seed), out)
     if banks:
         return _render_filled(fill_banks(problem, banks, seconds, seed), out)
+    try:
+        check_pins(problem.buffers, problem.capacity)
+    except PinsClash as clash:
+        row = {
+            "what": "infeasible",
+            "status": "infeasible",
+            "capacity_bytes": problem.capacity,
+            "blamed": clash.ids,
+        }
+        return Answer([row], error=clash)
     if previous is not None:
         solution = replan_offsets(problem, previous, seconds, seed)
     else:
@@ -165,12 +181,16 @@ def _size(text: str, option: str) -> int:
 def _memories(texts: list[str]) -> list[Space]:
     from loadmaster.allocation.several import Space
 
-    memories = []
+    memories: list[Space] = []
     for text in texts:
         name, equals, size = text.partition("=")
         if not equals or not name:
             raise Usage(
                 f"--memory '{text}' has no size", object="--memory", number=text, remedy="write fast=256KiB"
+            )
+        if any(name == memory.name for memory in memories):
+            raise Usage(
+                f"two memories are named '{name}'", object="--memory", number=text, remedy="give each its own"
             )
         memories.append(Space(name, _size(size, "--memory")))
     return memories
@@ -217,7 +237,7 @@ def _render(found: Placement, files: list[Path]) -> Answer:
             "seconds": solution.seconds,
             "evaluations": solution.evaluations,
             "capacity_bytes": problem.capacity,
-            "fits": problem.capacity is not None,
+            "fits": None if problem.capacity is None else True,
             **solution.metrics,
             **_about_run(solution),
             **({} if solution.recalled is None else {"bank": solution.recalled.as_json()}),

@@ -6,10 +6,11 @@ alone, and every box of the SVG tells its buffer's name, bytes and times where t
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from pathlib import Path
-from xml.sax.saxutils import escape
+from xml.sax import saxutils
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,30 @@ _LETTER, _LINE = 7.5, 18
 """Pixels that a letter and a line take, about."""
 _MOST_BOXES = 20_000
 """Above it an SVG is too heavy for a browser; a PNG takes any number."""
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML can't hold, not even escaped."""
+
+
+def escape(text: str) -> str:
+    """Text of other people as XML: what that can't hold is written as Python has it, as `\\x1b`."""
+    return saxutils.escape(_NOT_XML.sub(lambda found: found[0].encode("unicode_escape").decode(), text))
+
+
+def check_picture(path: Path, buffers: Buffers | None = None) -> None:
+    """Refuse what `draw` can't write, before anything is sought: another ending, too many boxes."""
+    ending = path.suffix.lower()
+    if ending not in (".svg", ".png"):
+        raise LoadmasterError(
+            f"'{path}' has no ending of a picture", object=str(path), remedy="name it .svg or .png"
+        )
+    boxes = 0 if buffers is None else int((buffers.pieces.high > buffers.pieces.low).sum())
+    if ending == ".svg" and boxes > _MOST_BOXES:
+        raise LoadmasterError(
+            f"{boxes:,} boxes are too many for SVG",
+            object="--plot",
+            number=boxes,
+            remedy="name the picture .png",
+        )
 
 
 def draw(
@@ -41,10 +66,7 @@ def draw(
     """Write a picture of `size` pixels; the path's ending says which kind. Addresses go up to `top` at least, so that
     pictures can share a scale."""
     path = Path(path)
-    if path.suffix.lower() not in (".svg", ".png"):
-        raise LoadmasterError(
-            f"'{path}' has no ending of a picture", object=str(path), remedy="name it .svg or .png"
-        )
+    check_picture(path, buffers)
     boxes = _Boxes(buffers, np.asarray(offsets, dtype=np.int64), capacity, size, top)
     if path.suffix.lower() == ".svg":
         data = _svg(boxes, buffers, capacity, title).encode()
@@ -85,13 +107,6 @@ class _Boxes:
 
 
 def _svg(boxes: _Boxes, buffers: Buffers, capacity: int | None, title: str) -> str:
-    if len(boxes.buffer) > _MOST_BOXES:
-        raise LoadmasterError(
-            f"{len(boxes.buffer):,} boxes are too many for SVG",
-            object="--plot",
-            number=len(boxes.buffer),
-            remedy="name the picture .png",
-        )
     width, height = boxes.width, boxes.height
     x0, x1, y0, y1 = (boxes.x(boxes.begin), boxes.x(boxes.end), boxes.y(boxes.high), boxes.y(boxes.low))
     lines = [

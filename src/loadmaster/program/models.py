@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loadmaster.program.importers import ENDINGS, ImportOptions, as_module, import_model
+from loadmaster.program.importers import ENDINGS, ImportOptions, as_module, import_model, refuse_special
 from loadmaster.program.program import Program
 from loadmaster.program.zoo import MODELS, load_workload
 
@@ -32,5 +32,7 @@ def load_model(source: str, format: str | None = None, options: ImportOptions | 
     known = is_workload(source)
     is_file = Path(source).suffix.lower() in ENDINGS or Path(source).is_file()
     if format is None and not is_file and (known or ":" not in source):
+        if not known:
+            refuse_special(source)
         return load_workload(source)
     return import_model(source, format, options)

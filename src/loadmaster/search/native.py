@@ -43,12 +43,16 @@ def run_native(
     seconds = engine_seconds(meter.seconds_left)
     stop = _core.Stop(-1.0 if seconds is None else seconds, -1 if nodes is None else nodes)
     found: queue.SimpleQueue[Int64] = queue.SimpleQueue()
+    told = meter.best is not None
     with ThreadPoolExecutor(1, "native search") as pool:
         search = pool.submit(call, stop, found.put)
         try:
             while not search.done():
                 wait([search], _POLL_SECONDS if found.empty() else 0)
                 _score(meter, found)
+                if not told and meter.best is not None:
+                    told = True
+                    meter.progress()  # the first answer is shown before the search goes on
                 if meter.exhausted:
                     stop.ask()
         except BaseException:

@@ -738,6 +738,18 @@ def test_external_data_stays_in_the_folder(location: str, tmp_path: Path) -> Non
         import_onnx(folder / "m.onnx")
 
 
+def test_weights_that_are_not_there_are_told(tmp_path: Path) -> None:
+    graph = model([node("MatMul", "x,w", "y")], [info("x", (2, 8))], [info("y", None)], [weight("w", 8, 4)])
+    (tmp_path / "m.onnx").write_bytes(graph.SerializeToString())
+    missing = import_onnx(tmp_path / "m.onnx")
+    assert missing.warnings == (
+        "the numbers of weights 'w' are not there ('weights.bin'): only their sizes are used",
+    )
+    (tmp_path / "weights.bin").write_bytes(b"")  # that it is there is enough: it is never opened
+    there = import_onnx(tmp_path / "m.onnx")
+    assert there.warnings == import_onnx(graph).warnings == () and there.hash == missing.hash
+
+
 def test_a_sparse_weight_takes_the_bytes_that_are_stored() -> None:
     graph = model([node("MatMul", "x,w", "y")], [info("x", (2, 8))], [info("y", None)])
     sparse = helper.make_sparse_tensor(numbers("w", [1, 2, 3], np.float32), numbers("", [0, 9, 17]), [8, 4])

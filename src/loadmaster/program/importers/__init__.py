@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.errors import BadProgram, LoadmasterError, nearest, require
+from loadmaster.files import special_kind
 from loadmaster.program.build import clean_name
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
@@ -133,6 +134,7 @@ def import_model(source: str, format: str | None = None, options: ImportOptions 
             remedy=f"give --format {', '.join(FORMATS)}",
         )
     if found not in FUNCTIONS and not Path(source).is_file():
+        refuse_special(source)
         raise BadProgram(f"there is no file '{source}'", object=source, remedy="check the path")
     with no_collection():
         return FORMATS[found](source, options or ImportOptions())
@@ -194,6 +196,13 @@ def _guess(source: str) -> str:
         object=source,
         remedy=f"give --format {', '.join(FORMATS)}",
     )
+
+
+def refuse_special(source: str) -> None:
+    """Say of a folder, a pipe or a device what it is: only regular files are read."""
+    kind = special_kind(source)
+    if kind is not None:
+        raise BadProgram(f"'{source}' is {kind} and no model file", object=source, remedy="give a file")
 
 
 def malformed(message: str, object: str, number: int | str | None = None) -> BadProgram:

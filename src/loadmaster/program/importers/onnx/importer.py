@@ -19,7 +19,7 @@ from loadmaster.errors import BadProgram, nearest
 from loadmaster.program.build import Access, Builder
 from loadmaster.program.importers import note_estimates
 from loadmaster.program.importers.onnx.plan import Items, Notes, Planner, Step, pruned
-from loadmaster.program.importers.onnx.read import read_model
+from loadmaster.program.importers.onnx.read import missing_data, read_model
 from loadmaster.program.importers.onnx.values import Dims, OpenInputs, Value, shape_words
 from loadmaster.program.kinds import ELEMENTWISE, TRANSCENDENTAL, is_unknown
 from loadmaster.program.op_costs import each
@@ -42,6 +42,7 @@ def import_onnx(
     `strict` refuses ops that would get an estimate.
     """
     model, name = read_model(source, slim=True)
+    missing = missing_data(source, model.graph)
     planner = Planner(model, shapes or {}, trips or {})
     try:
         inputs, outputs, items = planner.program(model.graph)
@@ -56,7 +57,7 @@ def import_onnx(
         emitter.tensor(value)
     emitter.emit(items)
     emitter.tie_inplace(inplace, outputs)
-    emitter.builder.warnings += _warnings(notes, nodes, emitter.unknown, strict)
+    emitter.builder.warnings += _warnings(notes, nodes, emitter.unknown, strict) + missing
     return emitter.builder.build()
 
 

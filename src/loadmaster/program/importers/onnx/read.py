@@ -25,6 +25,8 @@ DEEPEST = 64
 """Graphs inside graphs, and functions that call functions."""
 LARGEST_GRAPH = 1_000_000
 """Nodes after inlining: a few nested functions can stand for billions."""
+_NAMED = 3
+"""Weights, and files, that a note names."""
 
 _EQUATION = re.compile(rb"(T(,T)*)(->T)?".replace(b"T", rb"[A-Za-z]*(\.\.\.[A-Za-z]*)?"))
 
@@ -173,11 +175,38 @@ def _check_equation(node: Any, equation: bytes) -> None:
         )
 
 
+def missing_data(source: Any, graph: Any) -> list[str]:
+    """A note where the files with the numbers of weights are not beside the model; none for a model in memory."""
+    onnx = require("onnx", "onnx")
+    if isinstance(source, onnx.ModelProto):
+        return []
+    folder = Path(source).parent
+    graphs = [graph, *(part for node in _all_nodes(graph.node) for part in subgraphs(node))]
+    weights = [
+        (clean_name(str(tensor.name)), _location(tensor))
+        for part in graphs
+        for tensor in part.initializer
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+    ]
+    gone = {place for place in {place for _, place in weights} if not (folder / place).is_file()}
+    names = [name for name, place in weights if place in gone]
+    if not names:
+        return []
+    some = ", ".join(f"'{name}'" for name in names[:_NAMED])
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    files = ", ".join(f"'{clean_name(place)}'" for place in sorted(gone)[:_NAMED])
+    return [f"the numbers of weights {some}{more} are not there ({files}): only their sizes are used"]
+
+
+def _location(tensor: Any) -> str:
+    """Where a weight's numbers are, as the model says it."""
+    return next((str(entry.value) for entry in tensor.external_data if entry.key == "location"), "")
+
+
 def _check_location(onnx: Any, tensor: Any, folder: Path | None) -> None:
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
         return
-    name = clean_name(str(tensor.name))
-    location = next((str(entry.value) for entry in tensor.external_data if entry.key == "location"), "")
+    name, location = clean_name(str(tensor.name)), _location(tensor)
     windows = PureWindowsPath(location)
     parts = {*PurePosixPath(location).parts, *windows.parts}
     inside = bool(location) and not windows.anchor and not location.startswith("/") and ".." not in parts
