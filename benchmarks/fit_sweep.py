@@ -31,6 +31,7 @@ import math
 import multiprocessing
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -535,12 +536,11 @@ def loadmaster_error(error: BaseException | None) -> BaseException | None:
 
 
 def last_lines(error: BaseException, count: int = 8) -> str:
-    """The error in one line, and where it was raised: below the checkout, wherever that is."""
-    frames, here = (
-        traceback.format_tb(error.__traceback__)[-3:],
-        f"{Path(__file__).resolve().parents[1]}{os.sep}",
-    )
-    where = [line.strip() for frame in frames for line in frame.replace(here, "").strip().splitlines()]
+    """The error in one line, and where it was raised: below the checkout or the installed packages, wherever those are."""
+    frames = traceback.format_tb(error.__traceback__)[-3:]
+    here = re.escape(f"{Path(__file__).resolve().parents[1]}{os.sep}")
+    places = re.compile(rf'(?<=File ")([^"]*[/\\]site-packages[/\\]|{here})')
+    where = [line.strip() for frame in frames for line in places.sub("", frame).strip().splitlines()]
     return "\n".join([first_line(error), *where][:count])
 
 

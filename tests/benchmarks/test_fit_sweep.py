@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.fit_sweep import CheapNoise  # noqa: E402
+from benchmarks.fit_sweep import CheapNoise, last_lines  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,3 +57,19 @@ def test_a_reference_comes_from_a_process_of_its_own_and_its_death_is_an_error()
         [sys.executable, "-c", FORKS], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout.strip()) == (0, "its process died (3)"), done.stderr
+
+
+def test_where_an_error_was_raised_does_not_say_where_this_computer_keeps_its_files() -> None:
+    def raised() -> None:
+        torch._dynamo.config.patch(no_such_option=1).__enter__()
+
+    with pytest.raises(AttributeError) as caught:
+        raised()
+    text = last_lines(caught.value, count=20)
+    assert 'File "torch' in text and 'File "tests' in text
+    assert str(ROOT) not in text and "site-packages" not in text
+
+
+def test_no_result_says_where_a_computer_keeps_its_files() -> None:
+    for path in sorted((ROOT / "benchmarks/results").glob("*.json")):
+        assert 'File \\"/' not in path.read_text(encoding="utf-8"), path.name
