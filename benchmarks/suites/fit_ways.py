@@ -448,11 +448,11 @@ def accumulation_settings(case: Case) -> list[Step]:
 
 
 def memory_budget_settings(case: Case) -> list[Step]:
-    """The share of the activations for which there is room, then the least."""
+    """The share of the activations for which there is room, less of it, then the least."""
     static = case.resident_peak - case.activation_bytes
     room = ((case.budget or case.resident_peak) - static) / max(1, case.activation_bytes)
-    first = [Step(memory_budget=round(max(0.05, 0.85 * room), 2))] if room > 0.05 else []
-    return [*first, Step(memory_budget=0.0)]
+    shares = [round(part * room, 2) for part in (0.85, 0.5)]
+    return [Step(memory_budget=share) for share in (*(each for each in shares if each > 0.05), 0.0)]
 
 
 def library(name: str) -> Any:

@@ -211,6 +211,27 @@ def test_indexes_of_tables_are_all_over_them() -> None:
         assert [list(each.values()) for each in limits.values()] == [[50]] * (1 + training)
 
 
+class Choosing(nn.Module):  # type: ignore[misc, name-defined]
+    """As models that put images into texts do, then a loss of probabilities."""
+
+    def forward(self, words: Any, mask: Any, images: Any) -> Any:
+        mixed = words.masked_scatter(mask, images)
+        drawn = torch.bernoulli(mixed.sigmoid())
+        return nn.functional.binary_cross_entropy(mixed.sigmoid(), drawn, reduction="none")
+
+
+def test_kernels_get_values_that_they_take() -> None:
+    """A mask that chooses more than there is, or a probability of -0.1, would end the use of a GPU."""
+    inputs = (torch.zeros(4, 8), torch.zeros(4, 8, dtype=torch.bool), torch.zeros(2, 8))
+    found = sample_ops(captured := capture(Choosing(), inputs, name="choosing"), "cpu")
+    assert not found.notes and found.measured == found.distinct
+    by_name = {str(op.call.target).split(".")[1]: op for op in distinct_ops(captured, CPU)}
+    mask = by_name["masked_scatter"].call.args[1].number
+    assert by_name["masked_scatter"].constants == {mask: 0}
+    assert set(by_name["bernoulli"].constants.values()) == {1}
+    assert set(by_name["binary_cross_entropy"].constants.values()) == {1}
+
+
 def test_what_does_not_fit_or_fails_is_computed() -> None:
     captured = captured_layers()
     ops = distinct_ops(captured, CPU)

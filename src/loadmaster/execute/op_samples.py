@@ -34,6 +34,7 @@ from loadmaster.execute.script import Call, Calls, Slot, slots_of
 from loadmaster.execute.walk import called
 from loadmaster.offload.model import LIBRARIES
 from loadmaster.program.importers.torch.captured import Captured
+from loadmaster.program.importers.torch.graph import op_name
 from loadmaster.program.measured_costs import MeasuredCosts, costless_hash
 from loadmaster.program.program import COMPUTED, Program
 from loadmaster.search.request import say_nothing
@@ -117,6 +118,9 @@ class DistinctOp:
     """Storage of each result."""
     limits: Mapping[int, int]
     """Slot -> integers are drawn below this; others are 0, which is valid wherever they count or choose."""
+    constants: Mapping[int, int]
+    """Slot -> the value of all its elements, where a kernel would take no others: on a GPU it does not say so but ends
+    the process's use of the device."""
     key: str
     """Of its signature; empty: it can't be known again, so it is not kept."""
     ops: list[int] = field(default_factory=list)
@@ -147,8 +151,8 @@ def distinct_ops(captured: Captured, device: Any) -> list[DistinctOp]:
         same = text or f"op {op}"
         if same not in found:
             key = hashlib.sha256(text.encode()).hexdigest()[:32] if text and _is_stable(call) else ""
-            limits = _index_limits(call, operands)
-            found[same] = DistinctOp(program.op_name[op], call, operands, sizes, limits, key)
+            limits, constants = _index_limits(call, operands), _constants(call, operands)
+            found[same] = DistinctOp(program.op_name[op], call, operands, sizes, limits, constants, key)
         found[same].ops.append(op)
     return list(found.values())
 
@@ -213,6 +217,21 @@ def _index_limits(call: Call, operands: Mapping[int, Operand]) -> dict[int, int]
         return {args[1].number: operands[args[0].number].shape[0]}
     if name == "aten.embedding_dense_backward.default" and type(args[1]) is Slot and type(args[2]) is int:
         return {args[1].number: args[2]}
+    return {}
+
+
+_CHANCES = frozenset(["bernoulli", "multinomial", "binary_cross_entropy", "binary_cross_entropy_backward"])
+"""Ops that read probabilities. Those of a loss are also of what it is compared with."""
+
+
+def _constants(call: Call, operands: Mapping[int, Operand]) -> dict[int, int]:
+    """Operands that can't be drawn at random: a mask must choose no more than there is to put there, and probabilities
+    lie between 0 and 1, not all of them 0."""
+    name = op_name(call.target)
+    if name == "masked_scatter" and type(call.args[1]) is Slot:
+        return {call.args[1].number: 0}
+    if name in _CHANCES:
+        return {slot: 1 for slot, each in operands.items() if each.dtype.is_floating_point}
     return {}
 
 
@@ -443,18 +462,24 @@ class DeviceSampler:
 
     def _values(self, op: DistinctOp) -> dict[int, Any]:
         return {
-            slot: make_tensor(operand, self.clock.device, self._random, op.limits.get(slot, 1))
+            slot: make_tensor(
+                operand, self.clock.device, self._random, op.limits.get(slot, 1), op.constants.get(slot)
+            )
             for slot, operand in op.operands.items()
         }
 
 
-def make_tensor(operand: Operand, device: Any, random: Any, limit: int = 1) -> Any:
+def make_tensor(
+    operand: Operand, device: Any, random: Any, limit: int = 1, constant: int | None = None
+) -> Any:
     """A tensor that lies as `operand` says, with made-up values; integers are below `limit`."""
     torch = require("torch", "torch")
     dtype, count = operand.dtype, operand.elements
     flat = torch.empty(count, dtype=dtype, device=device)
     head = flat[:_PATTERN]
-    if dtype == torch.bool:
+    if constant is not None:
+        head.fill_(constant)
+    elif dtype == torch.bool:
         head.fill_(True)
     elif dtype.is_floating_point and dtype.itemsize == 1:
         head.view(torch.uint8).random_(0, 64, generator=random)  # small numbers in every such type

@@ -34,6 +34,7 @@ from loadmaster.program.importers.torch.joined import (
     lies_alike,
     shows,
 )
+from loadmaster.program.importers.torch.norms import restore_norms
 from loadmaster.program.importers.torch.sample_axes import Batch, find_batch
 from loadmaster.program.program import TensorKind
 
@@ -167,6 +168,7 @@ def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -
         forward_outputs += len(updates)
     drop_idle(graph)
     _drop_same(graph)
+    restore_norms(graph)
     inputs = [node for node in graph.nodes if node.op == "placeholder" and node.name not in constants]
     backward = _forward_first(graph, inputs[primals:], forward_outputs)
     _name_layers(graph)
