@@ -11,6 +11,7 @@ device as a plan says.
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import math
 import os
@@ -18,7 +19,8 @@ import sys
 import types
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,6 @@ from loadmaster.execute.session import (
     MoveWeights,
     Session,
     know,
-    know_statics,
     likely_on_device,
     measure_link,
     random_state,
@@ -110,7 +111,6 @@ class Fitted:
                 session.graphs.clear()
                 if session.hold_statics:
                     to_host(self.module, session)
-                    know_statics(self.module, session)
                 else:
                     to_device(self.module, session)
         session.origins = {}  # what callers gave is theirs again
@@ -253,10 +253,7 @@ def fit(
     )
     if isinstance(getattr(model, "fitted", None), Fitted):
         _detach(model)
-    to_host(model, session)
-    know_statics(model, session)
-    if measure and machine is None and session.is_cuda:
-        measure_link(model, session)
+    to_host(model, session, lambda: measure_link(model, session) if measure and machine is None else None)
     compiled = torch.compile(
         _own_function(model),
         backend=lambda graph, inputs: compile_graph(session, graph, inputs),
@@ -281,6 +278,7 @@ def fit(
         fuse(optimizer)
     elif optimizer is not None:
         _stream(fitted, optimizer)
+    session.wait_for_begun()
     fitted.seconds["fit"] = clock.now() - began
     for graph in session.graphs:
         session.say(_line(graph.report()))
@@ -567,7 +565,6 @@ def _attach(model: Any, fitted: Fitted) -> None:
             to_device(model, session)
         else:
             to_host(model, session)
-            know_statics(model, session)
         return model
 
     def state() -> Any:
@@ -658,7 +655,7 @@ def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     random = random_state(session.device)
     shared = session.memory is None
     try:
-        with torch.set_grad_enabled(training):
+        with torch.set_grad_enabled(training), _no_collection():
             fitted(*args, **kwargs)
             if shared:  # now in the share of what it took
                 fitted(*args, **kwargs)
@@ -668,6 +665,18 @@ def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
                 if name in buffers and not torch.equal(each, buffers[name].to(each.device)):
                     each.copy_(buffers[name])
         set_random_state(random, session.device)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Tracing makes millions of objects that stay, and Python's collector would look at them again and again."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def _stream(fitted: Fitted, optimizer: Any) -> None:

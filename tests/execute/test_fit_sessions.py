@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -25,7 +27,7 @@ from loadmaster.errors import LoadmasterError  # noqa: E402
 from loadmaster.execute.calls import Rows, Trial  # noqa: E402
 from loadmaster.execute.graphs import PlannedGraph, Session, State  # noqa: E402
 from loadmaster.execute.pinned import Fingerprint, Fingerprints  # noqa: E402
-from loadmaster.execute.session import Origin  # noqa: E402
+from loadmaster.execute.session import DeviceThread, Origin  # noqa: E402
 from loadmaster.execute.walk import Walk  # noqa: E402
 from loadmaster.machine import load_machine  # noqa: E402
 from loadmaster.program.importers.torch.masks import lay_out_masks  # noqa: E402
@@ -246,6 +248,37 @@ def test_inputs_come_to_the_host_only_if_somebody_looks_at_them_there() -> None:
     assert session.fill_origins() and torch.equal(twin, theirs)
     assert not session.fill_origins(), "they are there"
     assert session.with_origins([twin])[0] is theirs
+
+
+def test_what_is_begun_while_a_model_is_traced_is_waited_for() -> None:
+    session = Session("it", torch.device("cpu"), load_machine("h200"), 2**20)
+    done: list[str] = []
+    traced = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        session._thread = DeviceThread(pool, -1, None)
+        session.begin(lambda: (traced.wait(), done.append("pages"))[1], lambda: done.append("link"))
+        assert not done, "nobody waits here"
+        traced.set()
+        session.wait_for_begun()
+        session.wait_for_begun()
+        assert done == ["pages", "link"], "each once, in order"
+        session.begin(lambda: 1 // 0, lambda: done.append("never"))  # type: ignore[arg-type, return-value]
+        with pytest.raises(ZeroDivisionError):
+            session.wait_for_begun()
+    assert done == ["pages", "link"]
+
+
+@pytest.mark.parametrize("was", [True, False])
+def test_pythons_collector_rests_while_a_model_is_traced(was: bool) -> None:
+    before = gc.isenabled()
+    try:
+        gc.enable() if was else gc.disable()
+        with pytest.raises(ZeroDivisionError), torch_fit._no_collection():
+            assert not gc.isenabled()
+            1 / 0  # noqa: B018
+        assert gc.isenabled() is was
+    finally:
+        gc.enable() if before else gc.disable()
 
 
 def test_fingerprints_of_many_say_which_changed() -> None:

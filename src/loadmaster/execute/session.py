@@ -11,8 +11,8 @@ import atexit
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -197,6 +197,8 @@ class Session:
     _block: Any = None
     _library_bytes: int = 0
     _thread: DeviceThread | None = None
+    _begun: list[tuple[Future[None], Callable[[], None]]] = field(default_factory=list)
+    """What was begun on the device's thread and nobody has waited for yet, and what comes after it."""
 
     def __post_init__(self) -> None:
         self._torch = require("torch", "torch")
@@ -221,6 +223,7 @@ class Session:
         thread = self._thread
         if threading.get_ident() == thread.number:
             return work(*args)
+        self.wait_for_begun()
         callers = self._torch.cuda.current_stream(self.device)
         if thread.stream is None:
             callers.synchronize()  # what the caller brings is there
@@ -230,6 +233,21 @@ class Session:
             return thread.pool.submit(work, *args).result()
         finally:
             callers.wait_stream(thread.stream)
+
+    def begin(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        """Let the device's thread do what the next calls of the device need while the model is traced, which takes most
+        of the time until its first answer. `then`: comes after it when somebody waits for it, so that nothing else runs
+        in this process meanwhile and time can be taken."""
+        if self._thread is None:
+            self._thread = device_thread(self.device)
+        self._begun.append((self._thread.pool.submit(work), then))
+
+    def wait_for_begun(self) -> None:
+        """Until all of that is done; its errors are raised here."""
+        begun, self._begun = self._begun, []
+        for work, then in begun:
+            work.result()
+            self.on_thread(then)
 
     @property
     def goes_ahead(self) -> bool:
@@ -579,17 +597,18 @@ def set_random_state(state: Any, device: Any) -> None:
 # Where weights are.
 
 
-def to_host(model: Any, session: Session) -> None:
+def to_host(model: Any, session: Session, then: Callable[[], None] = lambda: None) -> None:
     """Parameters and buffers into host memory that a GPU can copy from: large ones where they are, if the driver can
-    lock their pages, the others in few pieces; tensors that share memory still do."""
+    lock their pages, the others in few pieces; tensors that share memory still do. Pages of large ones are locked while
+    the model is traced; `then` is called afterwards, on the device's thread."""
     torch = require("torch", "torch")
+    session.wait_for_begun()
     session.hold_statics, session.deliver, session.held_bytes = False, False, 0
     if not session.is_cuda:
+        know_statics(model, session)
         return
-    memory = HostMemory(pinned=True)
-    moved: dict[int, Any] = {}
-    with torch.no_grad(), ThreadPoolExecutor(8) as pool:
-        every = [*model.parameters(), *model.buffers()]
+    every = [*model.parameters(), *model.buffers()]
+    with torch.no_grad():
         for each in every:
             if each.is_cuda:
                 each.data = each.detach().cpu()
@@ -599,12 +618,29 @@ def to_host(model: Any, session: Session) -> None:
             for each in every
             if each.untyped_storage().nbytes() >= LARGE and is_whole(each) and not each.is_pinned()
         }
-        locked = pool.map(lock_pages, large.values())
+        _move_to_pinned(every, large)
+    torch.cuda.empty_cache()
+    know_statics(model, session)
+
+    def lock() -> None:
+        with ThreadPoolExecutor(8) as pool:
+            locked = list(pool.map(lock_pages, large.values()))
         kept = {address for address, done in zip(large, locked, strict=True) if done}
         session.pinned += [large[address] for address in kept]
-        for each in every:
+        if len(kept) < len(large):  # some lie in a file, or were locked by somebody else
+            _move_to_pinned(every, kept)
+            know_statics(model, session)
+
+    session.begin(lock, then)
+
+
+def _move_to_pinned(tensors: Sequence[Any], stay: Collection[int]) -> None:
+    """Copy tensors into few pieces of locked memory, but for those whose storages have these addresses."""
+    torch, memory, moved = require("torch", "torch"), HostMemory(pinned=True), dict[int, Any]()
+    with torch.no_grad():
+        for each in tensors:
             address = each.untyped_storage().data_ptr()
-            if address in kept or not each.numel() or (is_whole(each) and each.is_pinned()):
+            if address in stay or not each.numel() or (is_whole(each) and each.is_pinned()):
                 continue
             if not is_whole(each):
                 each.data = each.detach().contiguous().clone()
@@ -614,7 +650,6 @@ def to_host(model: Any, session: Session) -> None:
                 moved[address] = torch.from_numpy(memory.take(layout.bytes).numpy())
                 shaped(moved[address], layout).copy_(each.detach())
             each.data = shaped(moved[address], layout)
-        torch.cuda.empty_cache()
 
 
 def likely_on_device(session: Session) -> bool:
@@ -628,14 +663,14 @@ def likely_on_device(session: Session) -> bool:
 def measure_link(model: Any, session: Session) -> None:
     """Weights may come slower than a fresh buffer does: it depends on which pages they lie in."""
     large = [each.detach() for each in model.parameters() if each.is_pinned() and is_whole(each)]
-    rows = [flat(each, layout_of(each)) for each in large]
-    rate = session.on_thread(lambda: copy_rate(rows, session.device))
+    rate = copy_rate([flat(each, layout_of(each)) for each in large], session.device)
     if rate is not None:
         session.slow_down(int(rate))
 
 
 def to_device(model: Any, session: Session) -> None:
     """Parameters and buffers onto the device, beside the plans."""
+    session.wait_for_begun()
     session.hold_statics = session.deliver = True
     if session.is_cuda:
         type(model)._apply(model, lambda each: each.to(session.device))
