@@ -11,7 +11,6 @@ device as a plan says.
 from __future__ import annotations
 
 import functools
-import gc
 import inspect
 import math
 import os
@@ -19,8 +18,7 @@ import sys
 import types
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +31,10 @@ from loadmaster.execute.compile_backend import (
     Traced,
     compile_graph,
     dynamo_options,
+    put_back,
     root_error,
     spare_zeros,
+    without_collection,
 )
 from loadmaster.execute.measured_cache import cache_folder
 from loadmaster.execute.op_samples import sample_ops
@@ -114,6 +114,7 @@ class Fitted:
                 else:
                     to_device(self.module, session)
         session.origins = {}  # what callers gave is theirs again
+        session.may_return &= session.is_trying
         traced = Traced.now().since(before)
         if traced != NOTHING:
             session.is_whole = traced == ONE_GRAPH and len(session.graphs) == 1
@@ -651,32 +652,23 @@ def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """One forward pass that leaves nothing behind: no new buffers, no random numbers drawn."""
     torch, model, session = require("torch", "torch"), fitted.module, fitted.session
     training = model.training and any(each.requires_grad for each in model.parameters())
-    buffers = {name: each.detach().clone() for name, each in model.named_buffers()}
+    buffers = [
+        (layer, name, None if each is None else each.detach().clone())
+        for layer in model.modules()
+        for name, each in layer._buffers.items()
+    ]
     random = random_state(session.device)
-    shared = session.memory is None
+    shared, session.is_trying = session.memory is None, True
     try:
-        with torch.set_grad_enabled(training), _no_collection():
+        with torch.set_grad_enabled(training), without_collection():
             fitted(*args, **kwargs)
             if shared:  # now in the share of what it took
                 fitted(*args, **kwargs)
     finally:
-        with torch.no_grad():
-            for name, each in model.named_buffers():
-                if name in buffers and not torch.equal(each, buffers[name].to(each.device)):
-                    each.copy_(buffers[name])
+        session.may_return = session.is_trying = False
+        for layer, name, before in buffers:
+            put_back(layer, name, before)
         set_random_state(random, session.device)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Tracing makes millions of objects that stay, and Python's collector would look at them again and again."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
 
 
 def _stream(fitted: Fitted, optimizer: Any) -> None:

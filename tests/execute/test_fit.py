@@ -280,6 +280,33 @@ def test_unused_frozen_and_tied_parameters_and_batch_norms_are_pytorchs() -> Non
     torch.set_rng_state(random)
 
 
+class Caching(nn.Module):  # type: ignore[misc]
+    """Puts another buffer in the place of its own when it first sees a size, and one where there was none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("places", torch.zeros(1, 1), persistent=False)
+        self.register_buffer("seen", None, persistent=False)
+
+    def forward(self, x: Any) -> Any:
+        if self.places.shape[0] != len(x):
+            self.places = torch.arange(len(x), device=x.device, dtype=x.dtype)[:, None] / 3
+            self.seen = x.mean(0).detach()
+        return self.layer(x) + self.places * self.seen
+
+
+@torch.no_grad()
+def test_buffers_that_a_module_replaces_are_as_they_were_and_then_its_own() -> None:
+    torch.manual_seed(0)
+    plain = Caching().eval()
+    model = fitted(copy.deepcopy(plain), rows(), memory="75%")
+    assert model.places.shape == (1, 1) and not model.places.any() and model.seen is None
+    for seed in (1, 2):
+        assert same(model(rows(seed=seed)), plain(rows(seed=seed)))
+    assert same(dict(model.named_buffers()), dict(plain.named_buffers()))
+
+
 def test_dropout_draws_the_numbers_that_the_module_would() -> None:
     plain, model = pair(lambda: Stack(dropout=0.5), rows(), training=True)
     for seed in range(2):

@@ -25,6 +25,7 @@ from fit_cases import QUICK, WIDTH, Parts, Stack, gradients, pair, rows, same, s
 from loadmaster import torch_fit  # noqa: E402
 from loadmaster.errors import LoadmasterError  # noqa: E402
 from loadmaster.execute.calls import Rows, Trial  # noqa: E402
+from loadmaster.execute.compile_backend import without_collection  # noqa: E402
 from loadmaster.execute.graphs import PlannedGraph, Session, State  # noqa: E402
 from loadmaster.execute.pinned import Fingerprint, Fingerprints  # noqa: E402
 from loadmaster.execute.session import DeviceThread, Origin  # noqa: E402
@@ -273,7 +274,7 @@ def test_pythons_collector_rests_while_a_model_is_traced(was: bool) -> None:
     before = gc.isenabled()
     try:
         gc.enable() if was else gc.disable()
-        with pytest.raises(ZeroDivisionError), torch_fit._no_collection():
+        with pytest.raises(ZeroDivisionError), without_collection():
             assert not gc.isenabled()
             1 / 0  # noqa: B018
         assert gc.isenabled() is was

@@ -9,8 +9,10 @@ results there are.
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from loadmaster.errors import BadProgram, LoadmasterError, require
@@ -284,3 +286,26 @@ def root_error(error: BaseException) -> LoadmasterError | None:
             return seen
         seen = getattr(seen, "inner_exception", None) or seen.__cause__ or seen.__context__
     return None
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Tracing makes millions of objects that stay, and Python's collector would look at them again and again."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
+def put_back(layer: Any, name: str, before: Any) -> None:
+    """A buffer as it was: some layers change theirs, others put another one in its place, of another shape."""
+    torch, now = require("torch", "torch"), layer._buffers.get(name)
+    if before is None or now is None or (now.shape, now.dtype) != (before.shape, before.dtype):
+        layer._buffers[name] = before if now is None or before is None else before.to(now.device)
+        return
+    with torch.no_grad():
+        if not torch.equal(now, before.to(now.device)):
+            now.copy_(before)

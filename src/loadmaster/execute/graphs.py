@@ -333,6 +333,9 @@ class PlannedGraph:
             if session.share_all() or self._slice(machine) or self._split(args, machine):
                 self._plan(args)
                 return
+            if session.may_return and session.hold_statics:  # what is beside plans took more than was thought
+                session.may_return = False
+                raise MoveWeights from None
             raise
         self.seconds["quick plan"] = clock.now() - began
         self._close()
@@ -411,11 +414,15 @@ class PlannedGraph:
 
     @property
     def delivered_bytes(self) -> int:
-        """What callers have of its results on the device, and once more what a CUDA graph writes them to."""
+        """What callers have of its results on the device."""
         if not (self.delivers or self.session.deliver) or self._base is None:
             return 0
-        sizes, results = self._base.program.storage_bytes, self._base.results
-        shown = [each for each in results if not each.late][: self._returned]
+        return self._beside(self._base)
+
+    def _beside(self, captured: Captured) -> int:
+        """Bytes that results take beside the block, and once more what a CUDA graph writes them to."""
+        sizes = captured.program.storage_bytes
+        shown = [each for each in captured.results if not each.late][: self._returned]
         return sum(2 * int(sizes[each.tensor]) for each in shown if each.sink and each.tensor >= 0)
 
     @property
@@ -444,14 +451,18 @@ class PlannedGraph:
             assert session.share is not None
             needed = self._needed(programs[True]) + held - session.grown_bytes
             session.memory = int(session.share * needed) + session.grown_bytes
-        small = session.machine.with_capacity(self._fast, max(1, session.memory - held))
+        assert self._base is not None
+        beside = self._beside(self._base if session.hold_statics else other)
+        small = session.machine.with_capacity(self._fast, max(1, session.memory - held - beside))
         whole = session.machine.with_capacity(self._fast, max(1, session.memory - session.grown_bytes))
         resident = least_bound(programs[True], lambda each: make_offload(each, small, self._room))
         streamed = least_bound(programs[False], lambda each: make_offload(each, whole, self._room))
         step = 2 * session.trained_bytes + session.state_bytes
         if streamed is not None:
             streamed += step * PICOSECONDS // min(each.bandwidth for each in session.machine.links)
-        if session.hold_statics != (resident is not None and (streamed is None or resident <= streamed)):
+        stay = resident is not None and (streamed is None or resident <= streamed)
+        session.may_return = stay
+        if session.hold_statics != stay:
             raise MoveWeights
 
     def _measure(self, captured: Captured) -> None:

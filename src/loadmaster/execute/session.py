@@ -154,6 +154,10 @@ class Session:
     """Parameters and buffers lie on the device, beside the plans."""
     choose_weights: bool = False
     """Whether parameters lie on the device is decided when the first graph is planned."""
+    may_return: bool = False
+    """They were brought there by a choice of ours, and no call has ended since: if no plan fits, they go back."""
+    is_trying: bool = False
+    """Calls are made by `fit` itself, of which nothing is left behind."""
     state_bytes: int = 0
     """What the optimizer keeps, wherever parameters are."""
     deliver: bool = False

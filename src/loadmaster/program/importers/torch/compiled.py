@@ -230,19 +230,38 @@ def _as_results(graph: Any, forward_outputs: int | None) -> list[str]:
 
 def _drop_clones(graph: Any) -> None:
     """Take out copies that nothing can tell from what they are of: no op here writes over anything. Layers that drop
-    nothing leave them. What is given or returned keeps its own."""
+    nothing leave them, and gradients of what was written in part. What is given or returned keeps its own."""
     for node in list(graph.nodes):
-        if node.op != "call_function" or op_name(node.target) != "clone":
+        name = op_name(node.target) if node.op == "call_function" else ""
+        if name not in ("clone", "copy"):
             continue
-        source = root = node.args[0]
+        into, source = node.args[0], node.args[1 if name == "copy" else 0]
+        root = source
         while root.op == "call_function" and shows(root):
             root = root.args[0]
         returned = any(user.op == "output" for user in (*node.users, *source.users))
-        if root.op == "call_function" and not returned and lies_alike(source.meta["val"], node.meta["val"]):
+        one, other = source.meta["val"], node.meta["val"]
+        alike = lies_alike(one, other) or (
+            (one.shape, one.dtype) == (other.shape, other.dtype)
+            and all(_puts(user, node) for user in node.users)
+        )
+        if root.op == "call_function" and not returned and alike:
             users = list(node.users)
             node.replace_all_uses_with(source)
             graph.erase_node(node)
             _show_again(source, users)
+            while into.op == "call_function" and not into.users:  # what was to be written over
+                into, unused = next(iter(into.all_input_nodes), into), into
+                graph.erase_node(unused)
+
+
+_SCATTERS = frozenset(("slice_scatter", "select_scatter", "as_strided_scatter", "diagonal_scatter"))
+
+
+def _puts(node: Any, value: Any) -> bool:
+    """Whether a call puts a value into a part of another: however that lies, the result is the same."""
+    scatters = node.op == "call_function" and op_name(node.target) in _SCATTERS
+    return scatters and node.args[0] is not value and node.args[1] is value
 
 
 def _show_again(node: Any, users: Sequence[Any]) -> None:
