@@ -6,8 +6,14 @@
 
 A case is a row of a table: the model's class, what it is called with, and sizes where the general ones do not
 do. A config is given only those of the general sizes that it takes, so that one table serves many families
-and several versions of the libraries. `scale` is "tiny" (a second on a CPU) or "gpu" (as published, or
-weights of about 0.2 to 2 GB). Dropout is set to zero, so that two runs can be compared.
+and several versions of the libraries. Dropout is set to zero, so that two runs can be compared. `scale` is one of
+
+    tiny    a second on a CPU
+    wide    few layers of real width: tensors of about 0.25 to 1.5 GB, which are traced in seconds
+    gpu     as published, or weights of about 0.2 to 2 GB: 24 layers take a minute of tracing
+
+What works at real sizes (kernels, their workspaces, memory) does not depend on depth: "wide" is for a GPU with
+little time. Its rules are in `Family.sized`, `few_layers`, `tiny`, `ImageNet.wide_batch` and `Denoiser.make`.
 
 A class or a library that is not there is `Unavailable`, a skip with its reason.
 """
@@ -85,6 +91,11 @@ class Scale:
         """Whether this is the scale for a CPU."""
         return self.name == "tiny"
 
+    @property
+    def shallow(self) -> bool:
+        """Whether models have few layers, however wide they are."""
+        return self.name != "gpu"
+
     def tower(self, **more: Any) -> Options:
         """Sizes of one tower of a model of several: the four names on which most configs agree."""
         return {
@@ -108,6 +119,18 @@ class Scale:
 SCALES = {
     "tiny": Scale(
         "tiny", batch=2, tokens=64, hidden=128, layers=3, heads=4, ffn=256, vocab=1000, image=64, samples=8000
+    ),
+    "wide": Scale(
+        "wide",
+        batch=8,
+        tokens=256,
+        hidden=1024,
+        layers=3,
+        heads=16,
+        ffn=4096,
+        vocab=16000,
+        image=224,
+        samples=40000,
     ),
     "gpu": Scale(
         "gpu",
@@ -180,8 +203,10 @@ def fill_zero_weights(model: nn.Module) -> None:
     """Give weights that begin at zero small values: behind a head of zeros every gradient would be zero."""
     with torch.no_grad():
         for parameter in model.parameters():
-            trainable = parameter.requires_grad and not parameter.is_meta
-            if trainable and parameter.is_floating_point() and not parameter.any():
+            if not parameter.requires_grad or parameter.is_meta or not parameter.is_floating_point():
+                continue
+            few = parameter.flatten()[:64]  # they say it of most, without a pass over all
+            if not few.any() and not parameter.any():
                 parameter.normal_(std=0.02)
 
 
@@ -454,7 +479,7 @@ def text_sizes(s: Scale) -> Options:
 
 def vision_sizes(s: Scale) -> Options:
     """For vision transformers; at the scale of a GPU as published."""
-    return s.vision() if s.tiny else {}
+    return s.vision() if s.shallow else {}
 
 
 def audio_sizes(s: Scale) -> Options:
@@ -462,7 +487,8 @@ def audio_sizes(s: Scale) -> Options:
     wide = (64,) * 7
     tiny = {"conv_dim": wide, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4}
     silent = {"mask_time_prob": 0.0, "apply_spec_augment": False}
-    return {**(s.tower(**tiny) if s.tiny else {}), "vocab_size": 32, **silent}
+    tower = s.tower(**(tiny if s.tiny else {})) if s.shallow else {}
+    return {**tower, "vocab_size": 32, **silent}
 
 
 def no_sizes(s: Scale) -> Options:
@@ -490,13 +516,31 @@ class Family:
     trains: bool = True
     changes: Mapping[str, Options] = field(default_factory=dict)
 
+    def sized(self, scale: Scale, train: bool) -> Scale:
+        """The scale as this family changes it.
+
+        "wide" takes the changes of "gpu" where it has none of its own, but neither more layers nor more tokens in
+        all than it has; in training half the batch, for a step keeps several times as much.
+        """
+        changes = dict(self.changes.get(scale.name, {}))
+        if scale.name == "wide":
+            changes = changes or dict(self.changes.get("gpu", {}))
+            if "layers" in changes:
+                changes["layers"] = max(2, scale.layers * changes["layers"] // SCALES["gpu"].layers)
+            if changes.get("tokens", 0) > scale.tokens:
+                changes["batch"] = scale.batch * scale.tokens // changes["tokens"]
+            batch = changes.get("batch", scale.batch)
+            changes["batch"] = max(2, batch // 2) if train else batch
+        return replace(scale, **changes)
+
     def make(self, scale: Scale, train: bool) -> Built:
         """The model and its call."""
-        scale = replace(scale, **self.changes.get(scale.name, {}))
+        scale = self.sized(scale, train)
         model_class = transformers_class(self.model)
         config_class = model_class.config_class
         options = self.options(scale) if callable(self.options) else self.options
-        config = make_config(config_class, {**known(config_class, SIZES[self.sizes](scale)), **options})
+        sizes = {**few_layers(config_class, scale), **known(config_class, SIZES[self.sizes](scale))}
+        config = make_config(config_class, {**sizes, **with_few_layers(options, scale)})
         model = model_class(config)
         kwargs = self.inputs(scale, config, train)
         taken = inspect.signature(model.forward).parameters
@@ -512,6 +556,45 @@ def known(config_class: type, options: Options) -> Options:
     """Those of the general sizes that a config takes."""
     taken = inspect.signature(config_class).parameters
     return {key: value for key, value in options.items() if key in taken}
+
+
+LAYERS = {
+    "num_hidden_layers",
+    "decoder_num_hidden_layers",
+    "encoder_layers",
+    "decoder_layers",
+    "depth_coefficient",
+    "depths",
+    "stage_num_blocks",
+    "stage_numb_of_layers",
+    "n_attn_blocks",
+}
+"""Names of a depth in configs, as a number or stage by stage."""
+
+
+def few_layers(config_class: type, s: Scale) -> Options:
+    """At "wide" the published depths that are deeper than the scale's, cut to it; two layers a stage."""
+    found: Options = {}
+    for name, parameter in inspect.signature(config_class).parameters.items() if s.name == "wide" else ():
+        published = parameter.default
+        if name in LAYERS and isinstance(published, int | float):
+            found[name] = min(published, 1.0 if isinstance(published, float) else s.layers)
+        elif name in LAYERS and isinstance(published, list | tuple):
+            found[name] = [min(each, 2) for each in published]
+    return found
+
+
+def with_few_layers(options: Options, s: Scale) -> Options:
+    """Options with the depths of `few_layers` in the inner configs that say what model they are."""
+    if s.name != "wide":
+        return options
+    known_configs = attribute(library("transformers"), "CONFIG_MAPPING")
+    return {
+        name: {**few_layers(known_configs[value["model_type"]], s), **value}
+        if isinstance(value, dict) and "model_type" in value
+        else value
+        for name, value in options.items()
+    }
 
 
 def make_config(config_class: Any, options: Options) -> Any:
@@ -638,7 +721,7 @@ ENCODERS = [
         lm,
         "text",
         lambda s: {
-            "block_sizes": [2, 2] if s.tiny else [8, 8, 8],
+            "block_sizes": [2, 2] if s.shallow else [8, 8, 8],
             "d_inner": s.ffn,
             "d_head": s.hidden // s.heads,
         },
@@ -944,8 +1027,8 @@ DECODERS = [
         lm,
         "text",
         lambda s: {
-            "num_hidden_layers": 4 if s.tiny else 12,
-            "layers_block_type": ["mamba", "hybrid"] * (2 if s.tiny else 6),
+            "num_hidden_layers": 4 if s.shallow else 12,
+            "layers_block_type": ["mamba", "hybrid"] * (2 if s.shallow else 6),
             "hybrid_layer_ids": [1, 3],
             "mamba_d_state": 16,
             "n_mamba_heads": 8,
@@ -975,7 +1058,7 @@ DECODERS = [
         lm,
         "text",
         lambda s: {
-            "num_hidden_layers": 4 if s.tiny else 12,
+            "num_hidden_layers": 4 if s.shallow else 12,
             "linear_key_head_dim": 32,
             "linear_value_head_dim": 32,
             "linear_num_key_heads": 2,
@@ -1084,10 +1167,28 @@ SEQ2SEQ = [
 ]
 
 
-def tiny(**options: Any) -> Callable[[Scale], Options]:
-    """Options for a CPU only: on a GPU a model is as published."""
-    return lambda s: options if s.tiny else {}
+PLACES = {
+    "patch_size",
+    "num_hidden_layers",
+    "depth",
+    "backbone_out_indices",
+    "window_block_indices",
+    "num_frames",
+}
+"""Options that belong to a small number of layers, or are no sizes."""
 
+
+def tiny(**options: Any) -> Callable[[Scale], Options]:
+    """Options for a CPU only: on a GPU a model is as published, with few layers where the scale has few."""
+    places = {name: value for name, value in options.items() if name in PLACES}
+    return lambda s: options if s.tiny else places if s.shallow else {}
+
+
+FEW_IMAGES = {"wide": {"batch": 8}}
+"""For videos, and where images of a batch are large inside."""
+
+MANY = {"wide": {"batch": 96}}
+"""For models that need little for each of a batch."""
 
 STAGES = {"depths": [1, 1, 2, 1], "hidden_sizes": [32, 64, 128, 192]}
 RESNET = {
@@ -1159,18 +1260,15 @@ VISION = [
         lambda s: {
             "backbone_config": {
                 "model_type": "dinov2",
-                **(s.tower(image_size=56, num_hidden_layers=4) if s.tiny else {"image_size": 224}),
+                **(s.tower(num_hidden_layers=4) if s.shallow else {"hidden_size": 768}),
+                "image_size": 56 if s.tiny else 224,
                 "patch_size": 14,
                 "out_indices": [1, 2, 3, 4],
                 "reshape_hidden_states": False,
             },
+            "reassemble_hidden_size": s.hidden if s.shallow else 768,
             **(
-                {
-                    "reassemble_hidden_size": 128,
-                    "neck_hidden_sizes": [16, 32, 64, 64],
-                    "fusion_hidden_size": 32,
-                    "head_hidden_size": 16,
-                }
+                {"neck_hidden_sizes": [16, 32, 64, 64], "fusion_hidden_size": 32, "head_hidden_size": 16}
                 if s.tiny
                 else {}
             ),
@@ -1188,6 +1286,7 @@ VISION = [
             fusion_hidden_size=32,
             is_hybrid=False,
         ),
+        changes=FEW_IMAGES,
     ),
     Family(
         "efficientnet",
@@ -1242,6 +1341,7 @@ VISION = [
             depths=[2, 2, 2],
             key_dim=[16, 16, 16],
         ),
+        changes=MANY,
     ),
     Family("mlcd", "MLCDVisionModel", only_pixels, "vision", lambda s: s.vision()),
     Family(
@@ -1334,15 +1434,17 @@ VISION = [
             for name in ("pixel_values", "prompt_pixel_values", "prompt_masks")
         },
         "vision",
-        tiny(
-            image_size=[64, 32],
-            pretrain_image_size=32,
-            num_hidden_layers=5,
-            intermediate_hidden_state_indices=[1, 2, 3, 4],
-            merge_index=0,
-            decoder_hidden_size=32,
-            mlp_dim=256,
+        lambda s: (
+            ({"image_size": [64, 32], "pretrain_image_size": 32} if s.tiny else {})
+            | ({"decoder_hidden_size": 32, "mlp_dim": 256} if s.tiny else {})
+            | ({"image_size": [2 * s.image, s.image]} if s.name == "wide" else {})
+            | (
+                {"num_hidden_layers": 5, "intermediate_hidden_state_indices": [1, 2, 3, 4], "merge_index": 0}
+                if s.shallow
+                else {}
+            )
         ),
+        changes=FEW_IMAGES,
         trains=False,
     ),
     Family(
@@ -1372,12 +1474,18 @@ VISION = [
         only_pixels,
         "own",
         lambda s: {
-            "image_size": 32 if s.tiny else 64,
+            "image_size": 32 if s.shallow else 64,
             "upscale": 2,
             **({"embed_dim": 48, "depths": [2, 2], "num_heads": [4, 4], "window_size": 4} if s.tiny else {}),
         },
     ),
-    Family("textnet", "TextNetForImageClassification", pixels, "own", tiny(image_size=[64, 64])),
+    Family(
+        "textnet",
+        "TextNetForImageClassification",
+        pixels,
+        "own",
+        lambda s: {"image_size": [s.image, s.image]} if s.shallow else {},
+    ),
     Family(
         "upernet",
         "UperNetForSemanticSegmentation",
@@ -1386,13 +1494,15 @@ VISION = [
         lambda s: {
             "backbone_config": {
                 "model_type": "convnext",
-                **(STAGES if s.tiny else {"depths": [3, 3, 9, 3], "hidden_sizes": [96, 192, 384, 768]}),
+                "depths": STAGES["depths"] if s.shallow else [3, 3, 9, 3],
+                "hidden_sizes": STAGES["hidden_sizes"] if s.tiny else [96, 192, 384, 768],
                 "out_features": ["stage1", "stage2", "stage3", "stage4"],
             },
             "hidden_size": 64 if s.tiny else 512,
             "use_auxiliary_head": False,
             "backbone": None,
         },
+        changes=FEW_IMAGES,
     ),
     Family("vit", "ViTForImageClassification", pixels, "vision"),
     Family(
@@ -1417,10 +1527,10 @@ VISION = [
         lambda s: {
             "backbone_config": {
                 "model_type": "vitpose_backbone",
-                **(s.tower() if s.tiny else {}),
+                **(s.tower() if s.shallow else {}),
                 "image_size": [64, 64] if s.tiny else [224, 224],
                 "patch_size": [8, 8] if s.tiny else [16, 16],
-                "out_features": ["stage3" if s.tiny else "stage12"],
+                "out_features": ["stage3" if s.shallow else "stage12"],
             },
             "num_labels": 17,
             "use_simple_decoder": True,
@@ -1593,15 +1703,38 @@ VISION = [
                 "mlp_dim": 256,
             }
             if s.tiny
+            else {"global_attn_indexes": [1, 2]}
+            if s.shallow
             else {"image_size": 512}
         ),
     ),
-    Family("timesformer", "TimesformerForVideoClassification", clips, "vision", tiny(num_frames=4)),
-    Family("videomae", "VideoMAEForVideoClassification", clips, "vision", tiny(num_frames=4)),
     Family(
-        "vivit", "VivitForVideoClassification", clips, "vision", tiny(num_frames=4, tubelet_size=[2, 8, 8])
+        "timesformer",
+        "TimesformerForVideoClassification",
+        clips,
+        "vision",
+        tiny(num_frames=4),
+        changes=FEW_IMAGES,
     ),
-    Family("superpoint-encoder", "SuperPointForKeypointDetection", only_pixels, "own", trains=False),
+    Family(
+        "videomae", "VideoMAEForVideoClassification", clips, "vision", tiny(num_frames=4), changes=FEW_IMAGES
+    ),
+    Family(
+        "vivit",
+        "VivitForVideoClassification",
+        clips,
+        "vision",
+        tiny(num_frames=4, tubelet_size=[2, 8, 8]),
+        changes=FEW_IMAGES,
+    ),
+    Family(
+        "superpoint-encoder",
+        "SuperPointForKeypointDetection",
+        only_pixels,
+        "own",
+        trains=False,
+        changes=FEW_IMAGES,
+    ),
 ]
 
 AUDIO = [
@@ -1638,7 +1771,9 @@ AUDIO = [
             **({"labels": randint(2, s.batch)} if train else {}),
         },
         "vision",
-        tiny(max_length=64, num_mel_bins=32),
+        lambda s: (
+            {"max_length": 64, "num_mel_bins": 32} if s.tiny else {"max_length": 512} if s.shallow else {}
+        ),
     ),
     Family(
         "whisper",
@@ -1647,7 +1782,7 @@ AUDIO = [
         "text",
         lambda s: {
             "num_mel_bins": 80,
-            "max_source_positions": 50 if s.tiny else 1500,
+            "max_source_positions": 50 if s.tiny else 400 if s.shallow else 1500,
             "max_target_positions": 64,
             "pad_token_id": 0,
         },
@@ -1700,6 +1835,7 @@ AUDIO = [
             decoder_hidden_size=128,
             n_codebooks=3,
         ),
+        changes={"wide": {"batch": 4}},
         trains=False,
     ),
     Family(
@@ -1767,7 +1903,8 @@ MULTIMODAL = [
             "text_config": s.text(),
             "vision_config": {
                 "image_size": s.image,
-                **({"width_coefficient": 0.5, "depth_coefficient": 0.5} if s.tiny else {}),
+                **({"width_coefficient": 0.5} if s.tiny else {}),
+                **({"depth_coefficient": 0.5} if s.shallow else {}),
             },
             "projection_dim": 160 if s.tiny else 640,
         },
@@ -1782,7 +1919,7 @@ MULTIMODAL = [
         "own",
         lambda s: {
             **pair(s),
-            "extract_layers": [0, 1, 2],
+            "extract_layers": list(range(min(3, s.layers))),
             "reduce_dim": 32,
             "decoder_num_attention_heads": 4,
         },
@@ -1813,6 +1950,8 @@ MULTIMODAL = [
                     }
                 }
                 if s.tiny
+                else {"vision_config": {"depths": [2, 1, 1]}}
+                if s.shallow
                 else {}
             ),
         },
@@ -1910,7 +2049,10 @@ MULTIMODAL = [
             "visual_pos": torch.rand(s.batch, 16, 4),
         },
         "text",
-        lambda s: {"l_layers": 2, "x_layers": 2, "r_layers": 2, "visual_feat_dim": 64} if s.tiny else {},
+        lambda s: {
+            **({"l_layers": 2, "x_layers": 2, "r_layers": 2} if s.shallow else {}),
+            **({"visual_feat_dim": 64} if s.tiny else {}),
+        },
     ),
     Family(
         "layoutlmv3",
@@ -1955,7 +2097,7 @@ MULTIMODAL = [
             "text_config": {
                 "vocab_size": s.vocab,
                 "hidden_size": s.hidden,
-                "d_kv": 32,
+                "d_kv": s.hidden // s.heads,
                 "d_ff": s.ffn,
                 "num_layers": s.layers,
                 "num_heads": s.heads,
@@ -1965,7 +2107,7 @@ MULTIMODAL = [
             },
             "vision_config": {
                 "hidden_size": s.hidden,
-                "d_kv": 32,
+                "d_kv": s.hidden // s.heads,
                 "d_ff": s.ffn,
                 "num_hidden_layers": s.layers,
                 "num_attention_heads": s.heads,
@@ -2093,6 +2235,7 @@ SERIES = [
             "patch_stride": 8,
             "do_mask_input": False,
         },
+        changes=MANY,
     ),
     Family(
         "patchtsmixer",
@@ -2106,6 +2249,7 @@ SERIES = [
             "patch_length": 8,
             "patch_stride": 8,
         },
+        changes=MANY,
     ),
     Family(
         "decision-transformer",
@@ -2123,14 +2267,14 @@ SERIES = [
     ),
 ]
 
-MORE_IMAGES = {"gpu": {"batch": 16}}
+MORE_IMAGES = {"gpu": {"batch": 16}, "wide": {"batch": 24}}
 """Small nets over images need memory for what they compute rather than for weights."""
 
 FAMILIES = [
     *ENCODERS,
     *DECODERS,
     *SEQ2SEQ,
-    *(replace(row, changes=MORE_IMAGES) for row in VISION),
+    *(replace(row, changes={**MORE_IMAGES, **row.changes}) for row in VISION),
     *AUDIO,
     *MULTIMODAL,
     *SERIES,
@@ -2149,6 +2293,10 @@ def classes_loss(output: Any) -> Tensor:
     return sum_of(nn.functional.cross_entropy(each.float(), targets % each.shape[1]) for each in found)
 
 
+DEPTHS = ("depth", "depths", "layers", "stages", "local_up_to_layer")
+"""Those of timm's options that say how many layers there are."""
+
+
 @dataclass(frozen=True)
 class ImageNet:
     """A row of torchvision or timm."""
@@ -2161,22 +2309,41 @@ class ImageNet:
     gpu_side: int = 224
     frames: int = 0
     trains: bool = True
+    wide: float = 1
+    """How many times as many images as usual there are at "wide": what a net keeps of an image differs widely."""
 
-    def image(self, scale: Scale) -> Tensor:
+    def image(self, model: nn.Module, scale: Scale, train: bool) -> Tensor:
         """A batch of images or of videos."""
         size = self.side if scale.tiny else self.gpu_side
+        batch = scale.batch if scale.tiny else self.gpu_batch
+        if scale.name == "wide":
+            batch = self.wide_batch(model, train)
+            published = getattr(model, "default_cfg", {})  # timm says for what images a model is made
+            size = published["input_size"][-1] if published else size
         video = (self.frames,) if self.frames else ()
-        return rand(scale.batch if scale.tiny else self.gpu_batch, 3, *video, size, size)
+        return rand(batch, 3, *video, size, size)
+
+    def wide_batch(self, model: nn.Module, train: bool) -> int:
+        """For "wide", more images for the nets that have fewer weights, and that are narrower; in training fewer,
+        for a step keeps those of all layers."""
+        weights = 4 * sum(each.numel() for each in model.parameters())
+        times = 4 if weights < 12e6 else 2 if weights < 50e6 else 1
+        batch = self.gpu_batch * (min(times, 2) / 4 if train else times) * self.wide
+        return max(2, round(batch))
+
+    def at(self, scale: Scale) -> str:
+        """The name in the library: only "gpu" has the larger sibling."""
+        return self.name if scale.shallow or not self.gpu else self.gpu
 
     def make_torchvision(self, scale: Scale, train: bool) -> Built:
         """The model of torchvision."""
         module = library("torchvision.models")
-        name = self.name if scale.tiny or not self.gpu else self.gpu
+        name = self.at(scale)
         if name not in module.list_models():
             raise Unavailable(f"torchvision has no {name}")
         dense = ("fcn", "deeplab", "lraspp")
         options = {
-            **(self.options if scale.tiny else {}),
+            **(self.options if scale.shallow else {}),
             **({"weights_backbone": None} if name.startswith(dense) else {}),
         }
         if not name.startswith("raft"):
@@ -2185,18 +2352,20 @@ class ImageNet:
         if scale.tiny and hasattr(model, "classifier"):
             narrow_head(model.classifier)
         if self.name.startswith("raft"):
-            return Built(model, (self.image(scale), self.image(scale)), {"num_flow_updates": 3}, loss_of)
-        return Built(model, (self.image(scale),), {}, classes_loss)
+            images = self.image(model, scale, train), self.image(model, scale, train)
+            return Built(model, images, {"num_flow_updates": 3}, loss_of)
+        return Built(model, (self.image(model, scale, train),), {}, classes_loss)
 
     def make_timm(self, scale: Scale, train: bool) -> Built:
         """The model of timm."""
         module = library("timm")
-        name = self.name if scale.tiny or not self.gpu else self.gpu
+        name = self.at(scale)
         if name not in module.list_models():
             raise Unavailable(f"timm {module.__version__} has no {name}")
-        options = self.options if scale.tiny else {}
+        depths = {key: self.options[key] for key in DEPTHS if key in self.options}
+        options = self.options if scale.tiny else depths if scale.shallow else {}
         model = module.create_model(name, pretrained=False, num_classes=10, **options)
-        return Built(model, (self.image(scale),), {}, classes_loss)
+        return Built(model, (self.image(model, scale, train),), {}, classes_loss)
 
 
 def narrow_head(head: nn.Module) -> None:
@@ -2219,7 +2388,7 @@ TORCHVISION = [
     ImageNet("efficientnet_v2_s", 64, "efficientnet_v2_l"),
     ImageNet("googlenet", 96, options={"init_weights": False}),
     ImageNet("inception_v3", 128, options={"init_weights": False, "aux_logits": False}, gpu_side=299),
-    ImageNet("maxvit_t", 224),
+    ImageNet("maxvit_t", 224, wide=0.5),
     ImageNet("mnasnet0_5", 64, "mnasnet1_3"),
     ImageNet("mobilenet_v2", 64),
     ImageNet("mobilenet_v3_small", 64, "mobilenet_v3_large"),
@@ -2235,7 +2404,7 @@ TORCHVISION = [
     ImageNet("vgg11_bn", 64, "vgg19_bn"),
     ImageNet("vit_b_32", 224, "vit_l_16"),
     ImageNet("fcn_resnet50", 64, "fcn_resnet101", gpu_batch=8),
-    ImageNet("deeplabv3_mobilenet_v3_large", 64, "deeplabv3_resnet101", gpu_batch=8),
+    ImageNet("deeplabv3_mobilenet_v3_large", 64, "deeplabv3_resnet101", gpu_batch=8, wide=2),
     ImageNet("lraspp_mobilenet_v3_large", 64, gpu_batch=16),
     ImageNet("r3d_18", 32, frames=8, gpu_side=112, gpu_batch=16),
     ImageNet("mc3_18", 32, frames=8, gpu_side=112, gpu_batch=16),
@@ -2259,9 +2428,9 @@ TIMM = [
     ImageNet("repvgg_a0", 64, "repvgg_b3"),
     ImageNet("mobileone_s0", 64, "mobileone_s4"),
     ImageNet("cait_xxs24_224", 64, "cait_s36_384", {"depth": 4, "img_size": 64}, gpu_side=384),
-    ImageNet("coat_tiny", 64, "coat_small", {"img_size": 64}),
+    ImageNet("coat_tiny", 64, "coat_small", {"img_size": 64}, wide=0.5),
     ImageNet("convit_tiny", 64, "convit_base", {"depth": 6, "local_up_to_layer": 4, "img_size": 64}),
-    ImageNet("convmixer_768_32", 64, "convmixer_1536_20"),
+    ImageNet("convmixer_768_32", 64, "convmixer_1536_20", wide=0.5),
     ImageNet("crossvit_9_240", 240, "crossvit_base_240", gpu_side=240),
     ImageNet("cspresnet50", 64, "cspdarknet53", gpu_side=256),
     ImageNet("davit_tiny", 64, "davit_base", {"depths": (1, 1, 2, 1)}),
@@ -2272,12 +2441,12 @@ TIMM = [
     ImageNet("efficientformer_l1", 224, "efficientformer_l7"),
     ImageNet("efficientformerv2_s0", 224, "efficientformerv2_l"),
     ImageNet("efficientvit_b1", 64, "efficientvit_b3"),
-    ImageNet("efficientvit_m0", 64, "efficientvit_m5", {"img_size": 64}),
+    ImageNet("efficientvit_m0", 64, "efficientvit_m5", {"img_size": 64}, wide=4),
     ImageNet("eva02_tiny_patch14_224", 56, "eva02_large_patch14_224", {"depth": 4, "img_size": 56}),
     ImageNet("fastvit_t8", 64, "fastvit_ma36", gpu_side=256),
     ImageNet("gcvit_xxtiny", 224, "gcvit_base"),
     ImageNet("ghostnet_050", 64, "ghostnetv2_160"),
-    ImageNet("gmlp_ti16_224", 64, "gmlp_b16_224", {"img_size": 64}),
+    ImageNet("gmlp_ti16_224", 64, "gmlp_b16_224", {"img_size": 64}, wide=2),
     ImageNet("hardcorenas_a", 64, "hardcorenas_f"),
     ImageNet("hrnet_w18_small", 64, "hrnet_w64"),
     ImageNet("inception_next_atto", 64, "inception_next_base"),
@@ -2286,14 +2455,14 @@ TIMM = [
     ImageNet("mambaout_femto", 64, "mambaout_base"),
     ImageNet("maxxvit_rmlp_nano_rw_256", 64, "maxxvitv2_rmlp_base_rw_224", {"img_size": 64}),
     ImageNet("caformer_s18", 64, "caformer_b36"),
-    ImageNet("mixer_s32_224", 64, "mixer_l16_224", {"img_size": 64}),
+    ImageNet("mixer_s32_224", 64, "mixer_l16_224", {"img_size": 64}, wide=2),
     ImageNet("mobilenetv4_conv_small", 64, "mobilenetv4_conv_large"),
     ImageNet("mvitv2_tiny", 64, "mvitv2_large", {"img_size": 64}),
-    ImageNet("nasnetalarge", 64, gpu_side=331, gpu_batch=8),
+    ImageNet("nasnetalarge", 64, gpu_side=331, gpu_batch=8, wide=0.5),
     ImageNet("nest_tiny_jx", 224, "nest_base_jx"),
     ImageNet("nextvit_small", 64, "nextvit_large"),
     ImageNet("pit_ti_224", 64, "pit_b_224", {"depth": [1, 2, 2], "img_size": 64}),
-    ImageNet("pnasnet5large", 64, gpu_side=331, gpu_batch=8),
+    ImageNet("pnasnet5large", 64, gpu_side=331, gpu_batch=8, wide=0.5),
     ImageNet("rdnet_tiny", 64, "rdnet_large"),
     ImageNet("repghostnet_100", 64, "repghostnet_200"),
     ImageNet("repvit_m0_9", 64, "repvit_m3"),
@@ -2305,20 +2474,20 @@ TIMM = [
     ImageNet("selecsls42", 64, "selecsls84"),
     ImageNet("seresnet18", 64, "senet154"),
     ImageNet("sequencer2d_s", 64, "sequencer2d_l", {"layers": (1, 1, 2, 1)}),
-    ImageNet("shvit_s1", 64, "shvit_s4"),
+    ImageNet("shvit_s1", 64, "shvit_s4", wide=2),
     ImageNet("skresnet18", 64, "skresnext50_32x4d"),
     ImageNet("starnet_s1", 64, "starnet_s4"),
     ImageNet("tiny_vit_5m_224", 64, "tiny_vit_21m_224"),
     ImageNet("tnt_s_legacy_patch16_224", 64, "tnt_b_patch16_224", {"depth": 4, "img_size": 64}),
     ImageNet("tresnet_m", 64, "tresnet_xl"),
     ImageNet("twins_svt_small", 64, "twins_svt_large", {"depths": (1, 1, 2, 1), "img_size": 64}),
-    ImageNet("visformer_tiny", 64, "visformer_small", {"img_size": 64}),
+    ImageNet("visformer_tiny", 64, "visformer_small", {"img_size": 64}, wide=2),
     ImageNet("vit_relpos_small_patch16_224", 64, "vit_relpos_base_patch16_224", {"depth": 4, "img_size": 64}),
-    ImageNet("vitamin_small_224", 64, "vitamin_large_224", {"img_size": 64}),
+    ImageNet("vitamin_small_224", 64, "vitamin_large_224", {"img_size": 64}, wide=0.5),
     ImageNet("volo_d1_224", 64, "volo_d5_224", {"img_size": 64}),
     ImageNet("ese_vovnet19b_slim", 64, "ese_vovnet99b"),
-    ImageNet("xception41", 64, "xception71", gpu_side=299),
-    ImageNet("xcit_nano_12_p16_224", 64, "xcit_large_24_p16_224", {"depth": 4}),
+    ImageNet("xception41", 64, "xception71", gpu_side=299, wide=0.5),
+    ImageNet("xcit_nano_12_p16_224", 64, "xcit_large_24_p16_224", {"depth": 4}, wide=2),
     ImageNet("hiera_tiny_224", 64, "hiera_large_224", {"stages": (1, 1, 2, 1), "img_size": 64}),
     ImageNet("lcnet_100", 64, "lcnet_150"),
 ]
@@ -2337,14 +2506,18 @@ class Denoiser:
     inputs: Callable[[int], Options]
     gpu: Options
     trains: bool = True
+    wide: float = 1
+    """How many times the usual batch there is at "wide"."""
 
     def make(self, scale: Scale, train: bool) -> Built:
         """The model and its call."""
         model_class = attribute(library("diffusers"), self.model)
         taken = inspect.signature(model_class.__init__).parameters
-        options = self.options if scale.tiny else {**self.options, **self.gpu}
+        larger = {key: value for key, value in self.gpu.items() if not (scale.shallow and "layers" in key)}
+        options = self.options if scale.tiny else {**self.options, **larger}
         model = model_class(**{key: value for key, value in options.items() if key in taken})
-        return Built(model, (), self.inputs(2 if scale.tiny else 32), loss_of)
+        batch = {"tiny": 2, "wide": max(2, round((8 if train else 16) * self.wide)), "gpu": 32}[scale.name]
+        return Built(model, (), self.inputs(batch), loss_of)
 
 
 def steps(batch: int) -> Tensor:
@@ -2422,6 +2595,7 @@ DIFFUSERS = [
             "encoder_hidden_states": rand(b, 8, 32),
         },
         LARGE_UNET,
+        wide=0.25,
     ),
     Denoiser(
         "unet-spatio-temporal",
@@ -2443,6 +2617,7 @@ DIFFUSERS = [
             "added_time_ids": rand(b, 3),
         },
         {"block_out_channels": (320, 640), "layers_per_block": 2, "num_attention_heads": (5, 10)},
+        wide=0.5,
     ),
     Denoiser(
         "unet1d",

@@ -74,12 +74,24 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
         default=1,
         help="fill Inductor's cache first, with so many processes at once",
     )
+    parser.add_argument(
+        "--compile-only", action="store_true", help="fill Inductor's cache, and measure nothing"
+    )
+    parser.add_argument(
+        "--compile-seconds",
+        type=float,
+        default=COMPILE_SECONDS,
+        help="until the process of a row that compiles is ended",
+    )
     parser.add_argument("--seconds-limit", type=float, default=1e9, help="for everything")
     parser.add_argument(
         "--row-seconds", type=float, default=ROW_SECONDS, help="until a row's process is ended"
     )
     parser.add_argument(
         "--fit-seconds", type=float, default=20.0, help="guess of what fit takes, for the plan"
+    )
+    parser.add_argument(
+        "--search", type=float, default=8.0, help="seconds that fit may look for a better plan"
     )
     parser.add_argument("--together", action="store_true", help="all budgets of a model in one process")
     parser.add_argument("--no-ahead", action="store_true", help="don't prepare the next process in advance")
@@ -205,7 +217,7 @@ def _job(name: str, way: str, share: float | None, options: argparse.Namespace) 
     if way == OURS:
         limit = max(OURS_SECONDS, 3 * guess)
     elif ways(MODELS[name].training)[way].compiles:
-        limit = COMPILE_SECONDS
+        limit = options.compile_seconds
     else:
         limit = options.row_seconds
     return Job(name, way, share, guess, limit)
@@ -337,7 +349,8 @@ class Session:
         self.options, self.document = options, document
         self.deadline = time.time() + options.seconds_limit
         self.fork = options.start == "fork"
-        self.settings = Settings("cuda:0" if options.device == "cuda" else options.device, options.tiny)
+        device = "cuda:0" if options.device == "cuda" else options.device
+        self.settings = Settings(device, options.tiny, search=options.search)
         self.log = options.out.with_suffix(".log")
         self.residents = {
             row["extra"]["model"]: row["extra"]
@@ -357,13 +370,14 @@ class Session:
         jobs = self.options.compile_jobs
         for compiles, some in groupby(groups, _compiles):
             part = list(some)
-            if compiles and jobs > 1 and len(part) > 1:
+            if compiles and (self.options.compile_only or (jobs > 1 and len(part) > 1)):
                 self.settings, kept = replace(self.settings, only_compile=True), self.settings
                 began = time.time()
                 self._run(part, jobs)
                 self.settings = kept
                 print(f"compiled {len(part)} in {time.time() - began:.0f} s", flush=True)
-            self._run(part, self.options.jobs)
+            if not self.options.compile_only:
+                self._run(part, self.options.jobs)
 
     def _run(self, groups: list[Group], jobs: int) -> None:
         pending, staged, running = deque(groups), deque[Process](), list[Process]()

@@ -2,19 +2,22 @@
 
     python benchmarks/fit_sweep.py --out sweep.json                      all models, inference and training, CPU
     python benchmarks/fit_sweep.py --only 'timm/*' --modes train --out sweep.json --resume
-    python benchmarks/fit_sweep.py --scale gpu --device cuda --jobs 6 --shuffle 0 --limit 240 --out sweep.json
+    python benchmarks/fit_sweep.py --scale wide --device cuda --jobs 6 --shuffle 0 --limit 240 --out sweep.json
     python benchmarks/fit_sweep.py --backend aot_eager --out eager.json  torch.compile in fit's place
     python benchmarks/fit_sweep.py --scale gpu --device meta             only builds, and counts the weights
 
 A case (of `fit_models.py`) and a mode have a process of their own, forked from one that has imported the
 libraries. It builds the model; a child of it runs the ordinary model twice, which says how far it is from itself,
+then (in training, and tiny ones) with weights that differ by 1e-7, which says how far rounding moves each tensor,
 then (tiny ones) under `torch.compile(backend="aot_eager")`, a second reference; then it fits the model, which is the
 first that uses CUDA there, and runs it twice. Outputs, gradients by parameter name and the buffers that a step
 changes are compared with the first run.
 
-Outcomes: `ran`; `differs`, more than 10 times as far as the model from itself and more than 1e-4 of the largest
-value; `refused` by a LoadmasterError; `crashed`, also by running out of time; `skipped`: the libraries have no
-such model, or the ordinary model does not run there, or is not the same twice. With `--device meta` it is `built`.
+Outcomes: `ran`; `differs`, some tensor by more than all of 1e-4 of the largest value (the limit "tolerance"), 10
+times as far as the model is from itself ("itself"), and as far as weights that differ by 1e-7 move that tensor
+("rounding of weights"); `refused` by a LoadmasterError; `crashed`, also by running out of time; `skipped`: the
+libraries have no such model, or the ordinary model does not run there, or is not the same twice. With
+`--device meta` it is `built`. `judged_by` is the last of these limits that some tensor of a case that ran needed.
 
 The file is written after every case; `--resume` goes on from it.
 """
@@ -59,6 +62,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.fit_models import (
     CASES,
+    SCALES,
     Built,
     Case,
     Unavailable,
@@ -77,6 +81,9 @@ TOLERANCE = 1e-4
 
 SMALL = 1e-3
 """A tensor's largest value counts as at least so much of the largest of all: below are rounding errors of zeros."""
+
+LIMITS = ("tolerance", "itself", "rounding of weights")
+"""By which a tensor may agree, tried in this order."""
 
 VAGUE = 1e-2
 """A model that is farther from itself can't be compared with."""
@@ -178,7 +185,7 @@ def run_task(task: Task, send: Callable[[Finding], None]) -> Finding:
     finding.value = fitted_peak(task.device) or reported_peak(report)
     outer = {name: value for name, value in first.items() if not name.startswith("buffer/")}
     two = {name: value for name, value in two.items() if not name.startswith("buffer/")}
-    judge(finding, [differences(one, first), differences(two, outer)], limits)
+    judge(finding, [differences(one, first), differences(two, outer)], limits, known.moved)
     if finding.outcome == "differs" and known.moved:
         finding.extra["sensitivity"] = known.moved.get(finding.extra["worst"]["tensor"])
         finding.text += f"; weights that differ by 1e-7 move it by {finding.extra['sensitivity'] or 0.0:.2g}"
@@ -227,11 +234,12 @@ class CheapNoise(TorchDispatchMode):
         )
         table, scale = (self._normal, high) if named[0] == "mean" else (self._uniform, high - low)
         begin = 7919 * self._filled % self.period
-        values = (table[begin : begin + self.period] * scale + low).to(into.dtype)
+        values = (table[begin : begin + min(self.period, into.numel())] * scale + low).to(into.dtype)
         self._filled += 1
         row = into.view(-1)
         whole = len(row) // self.period
-        row[: whole * self.period].view(whole, self.period).copy_(values.expand(whole, -1))
+        if whole:
+            row[: whole * self.period].view(whole, self.period).copy_(values.expand(whole, -1))
         row[whole * self.period :].copy_(values[: len(row) - whole * self.period])
         return into
 
@@ -270,6 +278,7 @@ class Reference:
     limits: dict[str, float] = field(default_factory=dict)
     """How far each tensor may be from it: ten times as far as it is from itself."""
     moved: dict[str, float] = field(default_factory=dict)
+    """How far weights that differ by 1e-7 move each tensor, where that is known."""
     peak_bytes: float | None = None
     skipped: str = ""
     """Why nothing can be compared with it."""
@@ -277,7 +286,7 @@ class Reference:
 
 
 def reference(built: Built, task: Task, train: bool, buffers: Values) -> Reference:
-    """Run the ordinary model twice on the device, and tiny ones in other ways too."""
+    """Run the ordinary model twice on the device, and in other ways too; what it gives is compared there."""
     found, model = Reference(), built.model.to(task.device)
     args, kwargs = move((built.args, built.kwargs), task.device)
     built = built._replace(args=args, kwargs=kwargs)
@@ -287,20 +296,23 @@ def reference(built: Built, task: Task, train: bool, buffers: Values) -> Referen
             found.values = call(model, built, model, train, buffers)
         found.extra["eager_seconds"] = time.perf_counter() - began
         found.peak_bytes = peak.get("bytes")
-        again = call(model, built, model, train, buffers)
+        again = call(model, built, model, train, buffers, device=task.device)
     except Exception as error:
         found.skipped = f"the ordinary model does not run: {last_lines(error)}"
         return found
-    found.limits = {name: 10 * far for name, far in differences(again, found.values).items()}
+    first: Values = move(found.values, task.device)  # only now: copies there would count as the model's
+    found.limits = {name: 10 * far for name, far in differences(again, first).items()}
+    del again
     itself = found.extra["self_difference"] = max(found.limits.values(), default=0.0) / 10
     if itself > VAGUE:
         found.skipped = f"the ordinary model is {itself:.2g} from itself"
         return found
     found.extra["compared"] = dict(Counter(name.split("/")[0] for name in found.values))
-    if task.scale == "tiny":
-        found.moved = sensitivity(model, built, train, buffers, found.values)
-        if task.backend != "aot_eager":
-            found.extra["aot_eager"] = aot_eager(model, built, train, buffers, found.values)
+    tiny = task.scale == "tiny"
+    if tiny or train:
+        found.moved = sensitivity(model, built, train, buffers, first, task.device, 3 if tiny else 1)
+    if tiny and task.backend != "aot_eager":
+        found.extra["aot_eager"] = aot_eager(model, built, train, buffers, found.values)
     return found
 
 
@@ -313,13 +325,14 @@ def in_child(work: Callable[[], Reference]) -> Reference:
             child = os.fork()
         if not child:
             try:
+                torch.serialization.set_crc32_options(False)  # a checksum of GBs that nobody reads
                 torch.save(vars(work()), path)
             finally:
                 os._exit(0)
         _, status = os.waitpid(child, 0)
         if not path.exists():
             raise RuntimeError(f"its process died ({os.waitstatus_to_exitcode(status)})")
-        return Reference(**torch.load(path, weights_only=True))
+        return Reference(**torch.load(path, weights_only=True, mmap=True))  # it stays when its name is gone
 
 
 def aot_eager(model: nn.Module, built: Built, train: bool, buffers: Values, first: Values) -> dict[str, Any]:
@@ -334,18 +347,22 @@ def aot_eager(model: nn.Module, built: Built, train: bool, buffers: Values, firs
 
 
 def sensitivity(
-    model: nn.Module, built: Built, train: bool, buffers: Values, first: Values
+    model: nn.Module, built: Built, train: bool, buffers: Values, first: Values, device: str, seeds: int
 ) -> dict[str, float]:
-    """How far each tensor moves when the weights change by a rounding error: near a ReLU's corner, a lot."""
+    """How far each tensor moves when the weights change by a rounding error: near a ReLU's corner, a lot.
+
+    The noise is made and compared on the model's device: on a host it would take longer than all else.
+    """
     weights = {name: each.detach().clone() for name, each in model.named_parameters()}
     farthest: dict[str, float] = {}
-    for seed in range(3):
-        generator = torch.Generator().manual_seed(seed)
+    for seed in range(seeds):
+        generator = torch.Generator(device).manual_seed(seed)
         with torch.no_grad():
             for name, each in model.named_parameters():
-                noise = torch.randn(each.shape, generator=generator).to(each.device)
-                each.copy_(weights[name] * (1 + 1e-7 * noise))
-        for name, far in differences(call(model, built, model, train, buffers), first).items():
+                noise = torch.randn(each.shape, generator=generator, device=device)
+                each.copy_(noise.mul_(1e-7).add_(1) * weights[name])
+        moved = call(model, built, model, train, buffers, device=device)
+        for name, far in differences(moved, first).items():
             farthest[name] = max(farthest.get(name, 0.0), far)
     with torch.no_grad():
         for name, each in model.named_parameters():
@@ -362,9 +379,16 @@ def graphs_seen() -> dict[str, Any]:
 
 
 def call(
-    function: Any, built: Built, model: nn.Module, train: bool, buffers: Values, *, restored: bool = True
+    function: Any,
+    built: Built,
+    model: nn.Module,
+    train: bool,
+    buffers: Values,
+    *,
+    restored: bool = True,
+    device: str = "cpu",
 ) -> Values:
-    """Call once, with a backward pass in training, and copy to the host all that can be compared."""
+    """Call once, with a backward pass in training, and copy all that can be compared to the host, or a device."""
     if restored:
         restore(model, buffers)
     model.zero_grad(set_to_none=True)
@@ -380,7 +404,7 @@ def call(
         found |= {f"gradient/{n}": g for n, g in gradients(function, model).items()}
         now = named(function, model, nn.Module.named_buffers)
         found |= {f"buffer/{n}": b for n, b in now.items() if n in buffers and not same(b, buffers[n])}
-    return {name: each.detach().to("cpu", copy=True) for name, each in found.items()}
+    return {name: each.detach().to(device, copy=True) for name, each in found.items()}
 
 
 def restore(model: nn.Module, buffers: Values) -> None:
@@ -444,32 +468,40 @@ def largest(values: Tensor) -> float:
     """The largest finite magnitude."""
     if not values.numel():
         return 0.0
-    size = values.float().abs()
-    return float(size.nan_to_num(0.0, 0.0, 0.0).max())
+    least, most = (float(each) for each in values.float().aminmax())
+    if math.isfinite(least) and math.isfinite(most):
+        return max(-least, most)
+    return float(values.float().abs().nan_to_num(0.0, 0.0, 0.0).max())
 
 
 def difference(values: Tensor, wanted: Tensor, size: float) -> float:
     """The largest difference over `size`; of integers, the share that differs."""
     if values.shape != wanted.shape or values.dtype != wanted.dtype:
         return float("inf")
-    if not values.numel():
+    if torch.equal(values, wanted):  # as most are, and one pass says so
         return 0.0
     if not values.is_floating_point():
         return float((values != wanted).float().mean())
-    unlike = (values.isfinite() != wanted.isfinite()) | (values.isnan() != wanted.isnan())
-    if bool(unlike.any()):
-        return float("inf")
-    gap = (values.float() - wanted.float()).nan_to_num(0.0, 0.0, 0.0).abs().max()
-    return float(gap) / size if size else float(gap)
+    gap = float((values.float() - wanted.float()).abs_().max())
+    if not math.isfinite(gap):  # one of both is not finite somewhere: they must be so in the same places
+        unlike = (values.isfinite() != wanted.isfinite()) | (values.isnan() != wanted.isnan())
+        if bool(unlike.any()):
+            return float("inf")
+        gap = float((values.float() - wanted.float()).nan_to_num(0.0, 0.0, 0.0).abs().max())
+    return gap / size if size else gap
 
 
-def judge(finding: Finding, found: list[dict[str, float]], limits: Mapping[str, float]) -> None:
-    """Say whether all tensors agree, and which is farthest beyond what it may be."""
-    finding.outcome, beyond = "ran", 0.0
+def judge(
+    finding: Finding, found: list[dict[str, float]], limits: Mapping[str, float], moved: Mapping[str, float]
+) -> None:
+    """Say whether all tensors agree, by which limits, and which tensor is farthest beyond what it may be."""
+    finding.outcome, beyond, needed = "ran", 0.0, 0
     finding.extra["difference"] = max((far for each in found for far in each.values()), default=0.0)
     for each in found:
         for name, far in each.items():
-            limit = max(limits.get(name, 0.0), TOLERANCE)
+            rounding = moved.get(name, 0.0)
+            allowed = (TOLERANCE, limits.get(name, 0.0), rounding if math.isfinite(rounding) else 0.0)
+            limit = max(allowed)
             if far / limit > beyond:
                 beyond = far / limit
                 finding.extra["worst"] = {"tensor": name, "difference": far, "limit": limit}
@@ -477,6 +509,10 @@ def judge(finding: Finding, found: list[dict[str, float]], limits: Mapping[str, 
                 worst = finding.extra["worst"]
                 finding.outcome = "differs"
                 finding.text = f"{worst['tensor']} is {worst['difference']:.2g} from the ordinary model's"
+            else:
+                needed = max(needed, next(at for at, most in enumerate(allowed) if far <= most))
+    if finding.outcome == "ran":
+        finding.extra["judged_by"] = LIMITS[needed]
 
 
 @contextlib.contextmanager
@@ -759,7 +795,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--only", default="*", help="patterns of names, with commas: 'timm/*,*/bert'")
     parser.add_argument("--modes", default=",".join(MODES))
-    parser.add_argument("--scale", choices=("tiny", "gpu"), default="tiny")
+    parser.add_argument("--scale", choices=tuple(SCALES), default="tiny")
     parser.add_argument("--device", choices=("cpu", "cuda", "meta"), default="cpu")
     parser.add_argument("--share", type=float, default=0.75, help="of the memory that a model needs")
     parser.add_argument(

@@ -10,7 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.fit_sweep import CheapNoise, last_lines  # noqa: E402
+from benchmarks.fit_models import FAMILIES, SCALES  # noqa: E402
+from benchmarks.fit_sweep import CheapNoise, Finding, difference, judge, largest, last_lines  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,3 +74,38 @@ def test_where_an_error_was_raised_does_not_say_where_this_computer_keeps_its_fi
 def test_no_result_says_where_a_computer_keeps_its_files() -> None:
     for path in sorted((ROOT / "benchmarks/results").glob("*.json")):
         assert 'File \\"/' not in path.read_text(encoding="utf-8"), path.name
+
+
+def test_a_tensor_may_be_as_far_as_rounding_of_the_weights_moves_it_and_that_is_said() -> None:
+    def judged(far: float, itself: float = 0.0, moved: float = 0.0) -> Finding:
+        finding = Finding()
+        judge(finding, [{"output/0": 0.0, "gradient/w": far}], {"gradient/w": itself}, {"gradient/w": moved})
+        return finding
+
+    assert judged(5e-5, 1e-3, 1e-2).extra["judged_by"] == "tolerance"
+    assert judged(5e-4, 1e-3, 1e-2).extra["judged_by"] == "itself"
+    assert judged(5e-3, 1e-3, 1e-2).extra["judged_by"] == "rounding of weights"
+    for differs in (judged(5e-2, 1e-3, 1e-2), judged(float("inf"), moved=float("inf"))):
+        assert differs.outcome == "differs" and "judged_by" not in differs.extra
+        assert differs.extra["worst"]["tensor"] == "gradient/w"
+
+
+def test_values_that_are_not_finite_agree_only_with_their_like() -> None:
+    nan, inf = float("nan"), float("inf")
+    values = torch.tensor([1.0, nan, inf, -2.0])
+    assert largest(values) == 2.0
+    assert difference(values, values.clone(), 2.0) == 0.0
+    assert difference(values, torch.tensor([1.5, nan, inf, -2.0]), 2.0) == 0.25
+    assert difference(values, torch.tensor([1.0, 0.0, inf, -2.0]), 2.0) == inf
+    assert difference(values[::3], torch.tensor([1.0, -1.0]), 2.0) == 0.5
+    assert difference(torch.arange(4), torch.tensor([0, 1, 3, 2]), 3.0) == 0.5
+
+
+def test_a_wide_model_has_few_layers_and_no_more_tokens_than_its_scale() -> None:
+    wide = SCALES["wide"]
+    rows = {row.name: row.sized(wide, train=False) for row in FAMILIES}
+    assert all(each.layers <= wide.layers for each in rows.values())
+    assert (rows["mixtral"].layers, rows["bert"].layers) == (2, 3)
+    assert (rows["longformer"].tokens, rows["longformer"].batch) == (1024, 2)
+    bert = next(row for row in FAMILIES if row.name == "bert")
+    assert bert.sized(wide, train=True).batch == wide.batch // 2
