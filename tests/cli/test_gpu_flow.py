@@ -90,6 +90,24 @@ def test_one_model_through_all_commands(net: str, run: Any, run_json: Any) -> No
     assert of(again, "result")["picoseconds"] <= of(planned, "result")["picoseconds"]
 
 
+def test_one_command_in_place_of_three(
+    net: str, elsewhere: Path, run: Any, run_json: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOADMASTER_CACHE", str(elsewhere / "cache"))
+    quick = ("--device", "cpu", "--repeats", "1")
+    ran = run_json("run", net, *HALF, *quick, "--evaluations", "60", "--plan-out", "one.json")
+    total, memory = of(ran, "total"), of(ran, "memory")
+    assert total["identical"] and total["files"] == ["one.json", "one.costs.json"]
+    costs = ("--costs", "one.costs.json", "--device", "cpu")
+    machine = ("--machine", f"h200:hbm={memory['capacity_bytes']}")
+    assert run("check", net, "one.json", *machine, *costs).out == "ok\n"
+    again = run_json("run", net, "one.json", *HALF, *costs, "--repeats", "1")
+    assert of(again, "total")["plan"] == total["plan"] and of(again, "total")["gap"] is None
+    Path("m.json").write_text(json.dumps(ran))
+    words = ("report", net, "one.json", *machine, *costs, "--measured", "m.json", "--out", "one.html")
+    assert run(*words).exit == 0
+
+
 def test_a_training_step_with_sliced_weights(net: str, run: Any, run_json: Any) -> None:
     import numpy as np
 

@@ -17,14 +17,21 @@ from generate_offload import OffloadPlans
 from loadmaster.cli.answer import Table
 from loadmaster.cli.main import app
 from loadmaster.cli.run import blocks_of
+from loadmaster.errors import NoAnswer
 from loadmaster.machine import load_machine
 from loadmaster.plan import save_plan
+from loadmaster.runs import Interrupted
+from loadmaster.search.request import parse_capacity
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+from loadmaster.execute import run_plan as running  # noqa: E402
+from loadmaster.execute import speeds  # noqa: E402
 from loadmaster.execute.ready import difference, make_ready  # noqa: E402
-from loadmaster.execute.speeds import is_measured_on_cpu  # noqa: E402
+from loadmaster.execute.run_plan import PlanFiles, PlanSearch, run_plan  # noqa: E402
+from loadmaster.execute.speeds import LinkSpeed, Speeds, is_measured_on_cpu  # noqa: E402
+from loadmaster.program.importers.torch import captured  # noqa: E402
 
 SCHEMA = json.loads((Path(loadmaster.cli.__file__).parent / "schema.json").read_text())
 MODEL = """
@@ -152,6 +159,7 @@ def test_what_is_held_is_called_by_its_name_and_a_slow_host_too() -> None:
         "predicted_seconds": 1.0,
         "difference": 0.0,
         "ordinary_seconds": None,
+        "planning_seconds": None,
         "model": "m",
         "machine": "h200",
         "device": "cuda",
@@ -230,3 +238,174 @@ def test_differences_are_shares_of_the_largest_value() -> None:
     assert difference(one + torch.tensor([1.0, 0, 0]), one) == 0.25
     assert difference(torch.tensor([1.0, 2, 3]), one) == float("inf")
     assert difference(torch.tensor([1]), torch.tensor([2])) == float("inf")
+
+
+# Without a plan.
+
+DEEP = """
+import torch
+from torch import nn
+
+CALLS = []
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(6))
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x)) + x
+        return x.square().mean()
+
+def build():
+    CALLS.append("build")
+    torch.manual_seed(0)
+    return Deep(), (torch.randn(16, 64),)
+"""
+LINK = LinkSpeed(54.3e9, 8e-6, 49e9, (2**20, 2**26), (2e-5, 2e-3))
+RATES = {"f32": 5e13, "f16": 7e14, "bf16": 7.8e14}
+SPEEDS = Speeds("cpu", "cpu", 2**34, 2**33, 2**34, LINK, LINK, 4e12, RATES, 2e-6, {})
+FEW = ("--evaluations", "60", "--repeats", "1")
+HALF = ("--capacity", "hbm=50%", *FEW)
+
+
+@pytest.fixture
+def deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A model, on a computer whose speeds do not depend on what else it does, with nothing known of its ops."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOADMASTER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(speeds, "quick_speeds", lambda clock: SPEEDS)
+    load_machine.cache_clear()  # files of other tests have the same names
+    (tmp_path / "deep_net.py").write_text(DEEP, encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "deep_net", raising=False)
+    return "deep_net:build"
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of all models that are captured from now on."""
+    found: list[str] = []
+    capture = captured.capture
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        found.append(kwargs["name"])
+        return capture(*args, **kwargs)
+
+    monkeypatch.setattr(captured, "capture", counted)
+    return found
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_measured_planned_and_run_with_one_build_and_one_capture(
+    deep: str, captures: list[str], train: bool
+) -> None:
+    step = ["--train"] if train else []
+    code, document = call(deep, *HALF, *step, "--plan-out", "plan.json")
+    assert code == 0, document["error"]
+    assert captures == [deep] and sys.modules["deep_net"].CALLS == ["build"]
+    total, memory, *_ = document["rows"]
+    assert total["compared"] == (13 if train else 1) and total["largest_difference"] < 1e-5
+    assert 0 < total["bound_seconds"] <= total["predicted_seconds"] and total["difference"] is not None
+    assert total["gap"] == pytest.approx(total["predicted_seconds"] / total["bound_seconds"] - 1)
+    assert total["planning_seconds"] == total["measuring_seconds"] == 0.0  # the clock stands still
+    assert memory["plan_bytes"] <= memory["capacity_bytes"] < memory["ordinary_bytes"]
+    assert total["files"] == ["plan.json", "plan.machine.toml", "plan.costs.json"]
+    # What was written is what later commands need.
+    about = ("-m", "plan.machine.toml", "--costs", "plan.costs.json", *step)
+    code, document = call(deep, "plan.json", *about, "--repeats", "1")
+    assert code == 0, document["error"]
+    again = document["rows"][0]
+    assert again["plan"] == total["plan"] and again["predicted_seconds"] == total["predicted_seconds"]
+    assert again["planning_seconds"] is again["bound_seconds"] is again["gap"] is None and not again["files"]
+
+
+def test_the_line_that_runs_it_again_can_be_typed(deep: str) -> None:
+    words = ["run", deep, "--device", "cpu", *HALF, "--split", "8KiB", "--weights", "random"]
+    shown = CliRunner().invoke(app, [*words, "--plan-out", "plan.json"])
+    assert shown.exit_code == 0 and "planned in" in shown.stdout and "(gap " in shown.stdout
+    assert "measuring cpu" in shown.stderr and "distinct ops" in shown.stderr
+    (line,) = [line for line in shown.stdout.splitlines() if line.startswith("again:")]
+    again = CliRunner().invoke(app, line.split()[2:])
+    assert again.exit_code == 0 and "planned in" not in again.stdout
+    # What was measured is known now.
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0 and "measuring" not in shown.stderr and "wrote" not in shown.stdout
+
+
+def test_what_is_given_is_not_measured(deep: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _ = call(deep, *HALF, "--plan-out", "one.json")
+    assert code == 0
+    monkeypatch.setattr(running, "_sample", None)
+    monkeypatch.setattr(speeds, "quick_machine", None)
+    given = ("-m", "h200", "--costs", "one.costs.json")
+    code, document = call(deep, *HALF, *given, "--plan-out", "two.json")
+    assert code == 0, document["error"]
+    assert document["rows"][0]["files"] == ["two.json"] and document["rows"][0]["difference"] is None
+    code, document = call(deep, "two.json", *given, *HALF[:2], "--repeats", "1")
+    assert code == 0, document["error"]
+
+
+def test_without_a_capacity_all_of_the_memory_is_used(deep: str) -> None:
+    shown = CliRunner().invoke(app, ["run", deep, "--device", "cpu", *FEW])
+    assert shown.exit_code == 0
+    assert "no --capacity hbm=SIZE: deep_net:build may have all of it, 15.00 GiB" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--capacity", "hbm=1KiB"), "give --capacity hbm="),
+        (("--capacity", "hbm=1%"), "give --capacity hbm="),
+        (("--capacity", "sram=1MiB"), "no memory 'sram'"),
+        (("--budget", "1MiB"), "--budget is for a plan that is there"),
+        (("--time-limit", "0s"), "leaves no time"),
+        (("--time-limit", "soon"), "--time-limit"),
+        (("plan.json", "--time-limit", "20s"), "--time-limit is for a plan that is sought"),
+        (("plan.json", "--evaluations", "9"), "--evaluations is for a plan that is sought"),
+        (("plan.json", "--plan-out", "p.json"), "--plan-out is for a plan that is sought"),
+        (("--plan-out", "r.npz", "--out", "r.npz"), "'r.npz' is a file of the plan"),
+        (("--plan-out", "there.json"), "'there.costs.json' is there already"),
+        (("--plan-out", "p.json", "--costs", "p.json"), "is what is read"),
+    ],
+)
+def test_what_makes_no_sense_without_a_plan_or_with_one(deep: str, words: tuple[str, ...], said: str) -> None:
+    Path("there.costs.json").write_text("{}")
+    Path("p.json").write_text("{}")
+    code, document = call(deep, *words)
+    assert code == 2 and said in document["error"]["message"]
+    assert Path("there.costs.json").read_text() == Path("p.json").read_text() == "{}"
+
+
+def test_what_is_no_function_is_told(deep: str) -> None:
+    for model, said in (
+        ("deep_net:biuld", "has no function 'biuld' (did you mean 'build'?)"),
+        ("none_net:build", "can't be imported"),
+        ("resnet50", "no PyTorch function"),
+        ("runs/none", "give module:function, a plan or a run"),
+    ):
+        code, document = call(model, *HALF)
+        assert code == 2 and said in document["error"]["message"], document["error"]
+
+
+def test_a_search_that_ends_with_nothing(deep: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    solve = running.solve_problem
+    search = PlanSearch(evaluations=10, files=PlanFiles.beside(Path("p.json"), machine=True, costs=True))
+
+    def run() -> None:
+        run_plan(deep, search, None, capacity=parse_capacity(["hbm=50%"]), device="cpu")
+
+    def none(*args: Any) -> Any:
+        return replace(solve(*args), plan=None)
+
+    def interrupted(*args: Any) -> Any:
+        found = solve(*args)
+        found.solution.interrupted = True
+        return found
+
+    monkeypatch.setattr(running, "solve_problem", none)
+    with pytest.raises(NoAnswer, match="give more --time-limit, or more --capacity"):
+        run()
+    monkeypatch.setattr(running, "solve_problem", interrupted)
+    with pytest.raises(Interrupted, match="nothing was run"):
+        run()
+    assert not Path("p.json").exists() and not Path("p.costs.json").exists()

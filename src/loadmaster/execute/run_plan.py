@@ -1,4 +1,5 @@
-"""`run_plan`: a PyTorch model on a device as a plan's file says, measured, and compared with the ordinary run."""
+"""`run_plan`: a PyTorch model on a device as a plan says, measured, and compared with the ordinary run. The plan comes
+from a file, or is made here: with the one build and the one capture that the run itself needs."""
 
 from __future__ import annotations
 
@@ -10,16 +11,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loadmaster.arrays import read_npz
-from loadmaster.errors import BadProgram, require
+from loadmaster.clock import now
+from loadmaster.errors import BadProgram, NoAnswer, require
 from loadmaster.execute import own_allocator
-from loadmaster.files import replacing
-from loadmaster.machine.machine import Machine
+from loadmaster.execute.measured_cache import cache_folder
+from loadmaster.execute.op_times import write_cost_file
+from loadmaster.files import replacing, writing
+from loadmaster.machine import Machine, load_machine
+from loadmaster.machine.presets import standalone_text
+from loadmaster.offload.kind import KIND as OFFLOAD
 from loadmaster.offload.kind import KernelRoom, kernel_room, with_shares
 from loadmaster.plan import Plan, load_planned
-from loadmaster.program.measured_costs import apply_costs, read_costs
+from loadmaster.planner.planner import build_problem
+from loadmaster.planner.search import SearchOptions, solve_problem, write_plan
+from loadmaster.program.measured_costs import FORMAT, MeasuredCosts, apply_costs, read_costs
 from loadmaster.program.program import Program
-from loadmaster.search.request import BadRequest, Capacity, say_nothing, with_bytes
+from loadmaster.runs import Display, Interrupted
+from loadmaster.search.request import BadRequest, Capacity, PlanRequest, say_nothing, with_bytes
 from loadmaster.simulate import simulate
+from loadmaster.units import show_bytes
 
 if TYPE_CHECKING:
     from loadmaster.execute.executor import Executor, Measured, Results
@@ -27,6 +37,65 @@ if TYPE_CHECKING:
 
 _MOST_INPUTS = 2**36
 """Bytes of a file, also unpacked: inputs are the user's own, and may be large and all zeros."""
+SEARCH_SECONDS = 20.0
+BASE = "h200"
+"""Gives a measured computer the names of its parts, and what is not measured."""
+
+
+@dataclass(frozen=True)
+class PlanFiles:
+    """Where a plan is kept, with what it belongs to and later commands need."""
+
+    plan: Path
+    machine: Path | None = None
+    """This computer as measured, with the capacity; None: it is in no need of a file."""
+    costs: Path | None = None
+    """The ops as measured; None: likewise."""
+
+    @classmethod
+    def beside(cls, plan: Path, *, machine: bool, costs: bool) -> PlanFiles:
+        """The plan's own name with other endings, for those that are measured."""
+        return cls(
+            plan,
+            plan.with_name(f"{plan.stem}.machine.toml") if machine else None,
+            plan.with_name(f"{plan.stem}.costs.json") if costs else None,
+        )
+
+    @property
+    def written(self) -> tuple[Path, ...]:
+        """All of them, the plan first."""
+        return tuple(path for path in (self.plan, self.machine, self.costs) if path is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class PlanSearch:
+    """How a plan is sought where none is given."""
+
+    seconds: float | None = SEARCH_SECONDS
+    """Of the search itself: measuring, and choosing ops to run again, come before."""
+    evaluations: int | None = None
+    """Most plans to evaluate; None: as many as there is time for."""
+    files: PlanFiles | None = None
+    """Where the plan is kept."""
+    display: Display | None = None
+    """Shows how the search goes."""
+
+
+@dataclass(frozen=True)
+class Planning:
+    """What planning took and proved, where `run_plan` did it."""
+
+    measuring_seconds: float
+    """For the computer and the ops; next to nothing where they were known."""
+    seconds: float
+    """For the choice of ops to run again, and the search."""
+    bound_ps: int
+    """No plan with these ops run again is faster."""
+    gap: float | None
+    """prediction / bound - 1"""
+    written: tuple[Path, ...] = ()
+    """Files of the plan, and of what it belongs to."""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +118,14 @@ class PlannedRun:
     plan_bytes: int
     """Those that the plan holds at most."""
     placement: str
+    planning: Planning | None = None
+    """None: the plan was there."""
 
 
 def run_plan(
     model: str,
-    plan: Path,
-    machine: Machine,
+    plan: Path | PlanSearch,
+    machine: Machine | None,
     *,
     capacity: Capacity,
     device: str = "cuda",
@@ -73,10 +144,14 @@ def run_plan(
     results: Path | None = None,
     say: Callable[[str], None] = say_nothing,
 ) -> PlannedRun:
-    """Run a 'module:function' of PyTorch as a plan says.
+    """Run a 'module:function' of PyTorch as a plan says. The function is called once and captured once, also where the
+    plan is made here.
 
     Args:
-      capacity: the capacity that the plan was made for; `costs`: the cost table.
+      plan: its file, or how one is sought.
+      machine: that the plan is for; None, where one is sought: this computer, as measured now or before.
+      capacity: the capacity that the plan was made for, or is to be made for; `costs`: the cost table. Where a plan is
+        sought without one, every distinct op that is not known yet is measured.
       budget: bytes of fast memory that it may have; else the capacity.
       repeats, warmups: runs that count, and runs before that don't.
       placement: 'planned': results at the plan's offsets; 'allocator': PyTorch's; 'arena': copied.
@@ -101,11 +176,14 @@ def run_plan(
     if device != "cpu" and placement == "planned":
         own_allocator.install()  # only before CUDA is first used
     backend_for(device).close()  # no device: said before anything is made
-    machine = with_bytes(machine, capacity)
+    with_bytes(machine or load_machine(BASE), capacity)  # the same for memories
     ready = make_ready(model, device, training=training, weights=weights, split_over=split_over)
-    base, room = _with_costs(ready, costs, device)
-    machine = with_shares(machine, capacity, base, room.needed)
-    program, decided = load_planned(plan, base, machine)
+    if isinstance(plan, PlanSearch):
+        found = _search_plan(ready, model, plan, machine, capacity, device, costs, say)
+    else:
+        assert machine is not None
+        found = _read_plan(ready, plan, machine, capacity, device, costs)
+    program, machine, decided = found.program, found.machine, found.plan
     repeated = program.repeats
     captured = ready.captured if repeated is None else ready.captured.repeated(repeated.ops)
     predicted = simulate(program, machine, decided).total_ps
@@ -122,7 +200,7 @@ def run_plan(
         device,
         ready.weights,
         capacity=budget,
-        workspace=room.kept,
+        workspace=found.kept,
         placement=placement,
         graph=cuda_graph,
         timings=timings,
@@ -145,7 +223,122 @@ def run_plan(
             executor.capacity,
             executor.script.peak,
             executor.placement,
+            found.planning,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class _Planned:
+    """A plan, and what it is about."""
+
+    program: Program
+    machine: Machine
+    plan: Plan
+    kept: int
+    """What a run has to have beside the plan's peak."""
+    planning: Planning | None = None
+
+
+def _read_plan(
+    ready: Ready, path: Path, machine: Machine, capacity: Capacity, device: str, costs: Path | None
+) -> _Planned:
+    """The plan of a file."""
+    base, room = _with_costs(ready, costs, device)
+    machine = with_shares(with_bytes(machine, capacity), capacity, base, room.needed)
+    program, plan = load_planned(path, base, machine)
+    return _Planned(program, machine, plan, room.kept)
+
+
+def _search_plan(
+    ready: Ready,
+    model: str,
+    search: PlanSearch,
+    machine: Machine | None,
+    capacity: Capacity,
+    device: str,
+    costs: Path | None,
+    say: Callable[[str], None],
+) -> _Planned:
+    """A plan that is made here, as 'loadmaster plan' makes it, of what was measured here or is given."""
+    from loadmaster.execute.speeds import quick_machine
+
+    began = now()
+    where = machine or quick_machine(device, load_machine(BASE), cache=cache_folder(), say=say)
+    fast = where.memories[where.reach[0][0]]
+    if fast.name not in capacity:
+        say(f"no --capacity {fast.name}=SIZE: {model} may have all of it, {show_bytes(fast.capacity)}")
+    table = _sample(ready, where, device, say) if costs is None else read_costs(costs)
+    measured = now()
+    request = PlanRequest(
+        ready.captured.program, where, problem=OFFLOAD.name, capacity=capacity, costs=table, say=say
+    )
+    problem = build_problem(request, OFFLOAD)
+    result = solve_problem(
+        OFFLOAD,
+        problem,
+        SearchOptions(
+            evaluations=search.evaluations,
+            seconds=search.seconds,
+            exact_seconds=0.0,
+            source=model,
+            display=search.display,
+            say=say,
+        ),
+    )
+    if result.solution.interrupted:
+        raise Interrupted(f"{model}: interrupted while its plan was sought, so nothing was run", object=model)
+    if result.plan is None:
+        raise NoAnswer(
+            f"{model}: no plan that fits was found in {result.evaluations:,} evaluations",
+            object=model,
+            number=result.evaluations,
+            remedy="give more --time-limit, or more --capacity",
+        )
+    if (files := search.files) is not None:
+        if files.costs is not None:
+            _write_costs(table, files.costs)
+        if files.machine is not None:
+            _write_machine(result.machine, files.machine)
+        write_plan(result.plan, result.program, result.machine, files.plan)
+    planning = Planning(
+        measured - began,
+        now() - measured,
+        result.bound.value,
+        result.gap,
+        () if files is None else files.written,
+        tuple(result.warnings),
+    )
+    kept = kernel_room(ready.captured.program.n_ops, table, device).kept
+    return _Planned(result.program, result.machine, result.plan, kept, planning)
+
+
+def _sample(ready: Ready, machine: Machine, device: str, say: Callable[[str], None]) -> MeasuredCosts:
+    """Times and workspaces of the ops, each distinct one measured once and then known."""
+    from loadmaster.execute.op_samples import sample_ops
+
+    found = sample_ops(ready.captured, device, cache=cache_folder(), say=say)
+    for note in found.notes:
+        say(note)
+    return found.costs(ready.captured.program, machine.devices[0].name)
+
+
+def _write_costs(costs: MeasuredCosts, path: Path) -> None:
+    document = {
+        "loadmaster_costs": FORMAT,
+        "program": costs.program,
+        "device": costs.device,
+        "picoseconds": list(costs.picoseconds),
+        "workspace_bytes": costs.workspace_bytes,
+        "kept_bytes": costs.kept_bytes,
+        "op_workspace": list(costs.op_workspace),
+    }
+    with writing(path):
+        write_cost_file(document, path)
+
+
+def _write_machine(machine: Machine, path: Path) -> None:
+    with writing(path), replacing(path) as temporary:
+        temporary.write_text(standalone_text(machine), encoding="utf-8")
 
 
 def _with_costs(ready: Ready, costs: Path | None, device: str) -> tuple[Program, KernelRoom]:
