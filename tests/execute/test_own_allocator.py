@@ -148,6 +148,23 @@ def test_what_is_freed_before_the_result_may_lie_in_its_place() -> None:
         own.alloc(513)
 
 
+def test_a_result_that_is_smaller_than_the_plan_knows_is_no_temporary() -> None:
+    """Where nothing else is free it comes to lie in its own place, and stays there after its step."""
+    own, rooms = _core.OwnAllocator(2**20), one_step([(2048, 4096)], [])
+    for _ in range(2):
+        own.at(rooms, 0)
+        assert own.alloc(1900) == 4096
+        assert own.at(rooms, -1) == 0
+    assert rooms.most[0] == 2048, "the first time alone it counted as one"
+
+
+def test_what_lies_elsewhere_after_its_step_is_still_told() -> None:
+    own, rooms = _core.OwnAllocator(2**20), one_step([(2048, 4096)], [(8192, 12288)])
+    own.at(rooms, 0)
+    assert own.alloc(1900) == 8192
+    assert own.at(rooms, -1) == 2048
+
+
 def test_between_plans_it_is_a_cache() -> None:
     own = _core.OwnAllocator(10 * 2**20)
     assert own.alloc(0) == 0

@@ -188,13 +188,30 @@ i64 OwnAllocator::at(const std::shared_ptr<Rooms>& rooms, i32 step) {
   // Between runs no plan is held: this allocator outlives them all.
   auto next = step < 0 ? nullptr : rooms;
   const std::lock_guard lock(mutex_);
-  const i64 left = temporary_;
+  const i64 left = temporary_ - claimed();
   rooms_.swap(next);
   step_ = step;
   count_ = 0;
   temporary_ = 0;
   pieces_.clear();
   return left;
+}
+
+// Bytes of what was taken for a temporary and is a result: a kernel that asks for fewer bytes than the plan
+// knows, where no other room was free than the result's own. It is known from now on.
+i64 OwnAllocator::claimed() {
+  i64 bytes = 0;
+  for (const Piece& piece : pieces_) {
+    if (piece.result >= 0) continue;
+    for (i64 each = rooms_->result_start[step_]; each < rooms_->result_start[step_ + 1]; ++each) {
+      const i64 room = rounded(rooms_->result_room[each]);
+      if (rooms_->result_offset[each] != piece.low || piece.high - piece.low > room) continue;
+      rooms_->number[each] = piece.number;
+      bytes += piece.high - piece.low;
+      break;
+    }
+  }
+  return bytes;
 }
 
 i32 OwnAllocator::number_of(i64 address) const {

@@ -93,6 +93,7 @@ class OwnAllocator {
   i32 wanted(i64 bytes, i32 number) const;
   bool taken(i64 low, i64 high) const;
   Range gap(i64 bytes, bool borrowed) const;
+  i64 claimed();
   void give_back();
 
   mutable std::mutex mutex_;
