@@ -179,13 +179,23 @@ def summary(found: Sequence[Cell]) -> str:
                 str(sum(-NOISE <= each <= NOISE for each in saved)),
                 str(sum(each < -NOISE for each in saved)),
                 str(sum(cell.fits and cell.best is None for cell in group)),
-                str(sum(not cell.fits and cell.best is not None for cell in group)),
+                str(sum(not cell.fits and cell.ours is not None and cell.best is not None for cell in group)),
+                str(sum(cell.ours is None for cell in group)),
                 f"{statistics.geometric_mean(ratios):.2f}" if ratios else "–",
                 f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else "–",
                 f"{statistics.fmean(errors):.1%}, at most {max(errors):.1%}" if errors else "–",
             ]
         )
-    head = ["", "models", "faster", f"within {NOISE:.0%}", "slower", "only ours fits", "only peers fit"]
+    head = [
+        "",
+        "models",
+        "faster",
+        f"within {NOISE:.0%}",
+        "slower",
+        "only ours fits",
+        "only peers fit",
+        "not run",
+    ]
     return table([*head, "best peer / ours, mean", "range", "prediction error"], lines)
 
 
