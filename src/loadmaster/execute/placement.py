@@ -363,7 +363,7 @@ class Planned(Arena):
             "gives to others",
             object=self._name(rank),
             number=count,
-            remedy="use --placement allocator",
+            remedy="use --placement allocator; with fit, call torch.cuda.init() before it: PyTorch's allocator stays then",
         )
 
     def peaks(self) -> tuple[int, int] | None:
