@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 from benchmarks.suites.gpu_models import GPU_MODELS  # noqa: E402
-from loadmaster.execute.executor import Executor  # noqa: E402
+from loadmaster.execute.executor import Executor, Results  # noqa: E402
 from loadmaster.execute.ready import Ready, agreement, ordinary_run  # noqa: E402
 from loadmaster.program.importers.torch.captured import capture  # noqa: E402
 
@@ -41,3 +41,13 @@ def test_half_of_the_memory_gives_the_same_numbers(name: str, solver: str) -> No
         assert results.peak_bytes <= half
         found = agreement(results, wanted)
     assert found.compared == len(wanted) and found.identical, found
+
+
+def test_gradients_that_vanish_are_no_difference() -> None:
+    """A bias before a batch norm has a gradient of rounding errors: two runs have nothing in common there."""
+    large, noise = torch.tensor([0.1, -0.2]), torch.tensor([1e-8, -2e-8])
+    results = Results((), {"weight": large, "bias": noise}, {}, 0.0, 0, 0)
+    found = agreement(results, {"gradient weight": large, "gradient bias": -noise})
+    assert found.close and not found.identical and found.where == "gradient bias"
+    far = agreement(results, {"gradient weight": large, "gradient bias": noise + 1e-3})
+    assert not far.close and far.where == "gradient bias"

@@ -170,6 +170,10 @@ def test_the_solver_chooses_among_problems(bert: Program) -> None:
 
 def test_capacities_are_bytes_or_shares() -> None:
     assert parse_capacity(["sram=2MiB", "hbm=50%"]) == {"sram": Bytes(2**21, "2MiB"), "hbm": Share(0.5)}
+    with pytest.raises(LoadmasterError, match=r"--capacity '50%' names no memory: write hbm=50%"):
+        parse_capacity(["50%"])
+    with pytest.raises(LoadmasterError, match=r"write hbm=2MiB"):
+        parse_capacity(["hbm=banana"])
     typed = parse_capacity({"a": 2**21, "b": "2MiB", "c": "50%", "d": Share(0.5), "e": Bytes(7)})
     assert [size.count if isinstance(size, Bytes) else size.part for size in typed.values()] == [
         2**21,

@@ -31,6 +31,9 @@ WEIGHTS = ("module", "random")
 CLOSE = {2: 5e-2, 4: 1e-3, 8: 1e-6}
 """By bytes of an element: differences, as a share of the largest value, that kernels may make which
 add in another order."""
+VANISHING = 1e-3
+"""Of the largest gradient of all: a parameter's counts as at least that large. Below are rounding errors of zeros, as of a
+bias before a batch norm."""
 
 
 @dataclass(frozen=True)
@@ -233,20 +236,28 @@ class Agreement:
 
 
 def agreement(results: Results, expected: Mapping[str, Any]) -> Agreement:
-    """Compare value by value; NaN equals NaN."""
+    """Compare value by value; NaN equals NaN. Gradients that vanish are compared with the largest of all."""
     found = {f"output {i}": value for i, value in enumerate(results.outputs)}
     found |= {f"gradient {name}": value for name, value in results.gradients.items()}
     names = [name for name in expected if found.get(name) is not None]
+    gradients = [expected[name] for name in names if name.startswith("gradient ")]
+    scale = VANISHING * max((_largest(each) for each in gradients), default=0.0)
     identical, close, largest, where = True, True, 0.0, ""
     for name in names:
         one, other = found[name].to("cpu"), expected[name]
         allowed = CLOSE.get(one.element_size(), 0.0) if one.dtype.is_floating_point else 0.0
-        share = difference(one, other)
+        share = difference(one, other, scale if name.startswith("gradient ") else 0.0)
         identical &= share == 0.0
         close &= share <= allowed
         if share > largest:
             largest, where = share, name
     return Agreement(len(names), identical, largest, where, close)
+
+
+def _largest(value: Any) -> float:
+    """The largest finite magnitude."""
+    finite = value[value.isfinite()] if value.dtype.is_floating_point else value.new_zeros(0)
+    return float(finite.double().abs().max()) if finite.numel() else 0.0
 
 
 def difference(one: Any, other: Any, scale: float = 0.0) -> float:

@@ -166,6 +166,13 @@ def run_plan(
     from loadmaster.execute.ready import WEIGHTS, agreement, make_ready
     from loadmaster.execute.speeds import is_measured_on_cpu
 
+    if inputs is not None and not inputs.is_file():
+        raise BadRequest(
+            f"there is no file '{inputs}'",
+            object="--inputs",
+            number=str(inputs),
+            remedy="write it with numpy.savez",
+        )
     if weights not in WEIGHTS:
         raise BadRequest(
             f"--weights can't be '{weights}'",
@@ -192,7 +199,9 @@ def run_plan(
     if verify and inputs is None:
         ordinary = _run_ordinarily(ready, device, repeats, warmups, say)
     again = "" if repeated is None else f", {len(repeated.ops):,} ops run again"
-    say(f"{model} on {device}: {len(decided.copy_rows):,} copies a run{again}")
+    count = len(decided.copy_rows)
+    copies = "1 copy" if count == 1 else f"{count:,} copies"
+    say(f"{model} on {device}: {copies} a run{again}")
     with Executor(
         captured,
         decided,

@@ -57,7 +57,15 @@ def parse_capacity(given: GivenCapacity) -> dict[str, Bytes | Share]:
     """Capacities from texts such as 'sram=2MiB' and 'hbm=50%', or from sizes by name of the memory."""
     if isinstance(given, Mapping):
         return {memory: _typed(memory, size) for memory, size in given.items()}
-    pairs = (text.partition("=") for text in ([given] if isinstance(given, str) else given))
+    pairs = [text.partition("=") for text in ([given] if isinstance(given, str) else given)]
+    for text, sign, _ in pairs:
+        if not sign and text[:1].isdigit():
+            raise BadRequest(
+                f"--capacity '{text}' names no memory",
+                object="--capacity",
+                number=text,
+                remedy=f"write hbm={text}",
+            )
     return {memory: _parse_size(memory, size) for memory, _, size in pairs}
 
 
@@ -79,7 +87,9 @@ def _parse_size(memory: str, size: str) -> Bytes | Share:
         try:
             return Bytes(parse_bytes(size, f"the capacity of '{memory}'"), size)
         except ValueError as error:
-            raise BadMachine(f"{error}", object=memory, number=size, remedy="write sram=2MiB") from None
+            raise BadMachine(
+                f"{error}", object=memory, number=size, remedy=f"write {memory or 'sram'}=2MiB"
+            ) from None
     try:
         part = float(size.removesuffix("%")) / 100
     except ValueError:
