@@ -574,10 +574,14 @@ def loadmaster_error(error: BaseException | None) -> BaseException | None:
 def last_lines(error: BaseException, count: int = 8) -> str:
     """The error in one line, and where it was raised: below the checkout or the installed packages, wherever those are."""
     frames = traceback.format_tb(error.__traceback__)[-3:]
-    here = re.escape(f"{Path(__file__).resolve().parents[1]}{os.sep}")
-    places = re.compile(rf'(?<=File ")([^"]*[/\\]site-packages[/\\]|{here})')
-    where = [line.strip() for frame in frames for line in places.sub("", frame).strip().splitlines()]
+    where = [line.strip() for frame in frames for line in without_places(frame).strip().splitlines()]
     return "\n".join([first_line(error), *where][:count])
+
+
+def without_places(text: str) -> str:
+    """A traceback's text with files below the checkout or the installed packages, wherever those are."""
+    here = re.escape(f"{Path(__file__).resolve().parents[1]}{os.sep}")
+    return re.sub(rf'(?<=File ")([^"]*[/\\]site-packages[/\\]|{here})', "", text)
 
 
 def first_words(text: Any) -> str:
@@ -673,7 +677,8 @@ def conclude(each: Running, late: bool, timeout: float) -> None:
     log = Path(each.log)
     if not each.done:
         code = each.process.exitcode
-        tail = log.read_text(errors="replace").strip().splitlines()[-4:] if log.exists() else []
+        text = without_places(log.read_text(errors="replace")) if log.exists() else ""
+        tail = text.strip().splitlines()[-4:]
         reason = f"no end within {timeout:g} s" if late else f"the process died ({code})"
         each.finding.outcome = "crashed"
         each.finding.text = "\n".join([f"{reason}, at: {each.finding.stage}", *tail])
