@@ -357,6 +357,8 @@ def test_without_a_capacity_all_of_the_memory_is_used(deep: str) -> None:
         (("--capacity", "hbm=1KiB"), "give --capacity hbm="),
         (("--capacity", "hbm=1%"), "give --capacity hbm="),
         (("--capacity", "sram=1MiB"), "no memory 'sram'"),
+        (("--capacity", "50%"), "names no memory: write hbm=50%"),
+        (("--inputs", "none.npz"), "there is no file 'none.npz'"),
         (("--budget", "1MiB"), "--budget is for a plan that is there"),
         (("--time-limit", "0s"), "leaves no time"),
         (("--time-limit", "soon"), "--time-limit"),
