@@ -211,9 +211,16 @@ def test_what_is_written_in_part_is_not_copied_before() -> None:
         y = torch.zeros(8, 8)[:, :4].copy_(x[:, :4] * 2)
         return y.t().reshape(-1) + 1
 
+    def made_of_nothing(x: Any) -> Any:
+        return torch.empty(8, 8).copy_(x * 3)[:2] - 1, torch.rand(8, 8).copy_(x * 5) + 1
+
     prepared = prepared_graph(written, x := torch.randn(8, 8))
     ops = targets(prepared)
     assert "copy" not in ops and "empty_like" not in ops and "slice_scatter" in ops
+    prepared_too = prepared_graph(made_of_nothing, x)
+    ops = targets(prepared_too)
+    assert "copy" not in ops and "empty" not in ops and "rand" in ops, "what draws numbers draws them"
+    assert all(map(torch.equal, interpreted(prepared_too, x), made_of_nothing(x)))
     assert all(map(torch.equal, interpreted(prepared, x), written(x)))
     assert torch.equal(interpreted(prepared_graph(looked_at, x), x)[0], looked_at(x))
 

@@ -24,6 +24,7 @@ from loadmaster.program.importers.torch.graph import (
     copied,
     drop_idle,
     is_getitem,
+    is_random,
     op_name,
     tidy,
 )
@@ -250,9 +251,18 @@ def _drop_clones(graph: Any) -> None:
             node.replace_all_uses_with(source)
             graph.erase_node(node)
             _show_again(source, users)
-            while into.op == "call_function" and not into.users:  # what was to be written over
-                into, unused = next(iter(into.all_input_nodes), into), into
-                graph.erase_node(unused)
+            if name == "copy":
+                _drop_unused(graph, into)
+
+
+def _drop_unused(graph: Any, node: Any) -> None:
+    """Take out what was only there to be written over, with what it shows."""
+    while node.op == "call_function" and not node.users and not is_random(node):
+        inputs = node.all_input_nodes
+        graph.erase_node(node)
+        if not inputs:
+            return
+        node = inputs[0]
 
 
 _SCATTERS = frozenset(("slice_scatter", "select_scatter", "as_strided_scatter", "diagonal_scatter"))
