@@ -307,6 +307,33 @@ def test_buffers_that_a_module_replaces_are_as_they_were_and_then_its_own() -> N
     assert same(dict(model.named_buffers()), dict(plain.named_buffers()))
 
 
+class Counting(Stack):
+    """Counts its calls in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        return super().forward(x) / self.calls
+
+
+@torch.no_grad()
+def test_what_a_graph_changes_itself_comes_anew_and_is_no_changed_weight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain, model = pair(Counting, rows())
+    assert same(model(rows()), plain(rows()))
+    # A changed weight is loaded before a call begins, and a CUDA graph may be recorded anew for it.
+    monkeypatch.setattr(CallExecutor, "_renew", lambda *_: pytest.fail("no weight was changed"))
+    for seed in (2, 3):
+        assert same(model(rows(seed=seed)), plain(rows(seed=seed)))
+        assert int(model.calls) == seed
+    model.calls.fill_(7)
+    assert same(model(rows()) * 8, plain(rows()) * 4)
+
+
 def test_dropout_draws_the_numbers_that_the_module_would() -> None:
     plain, model = pair(lambda: Stack(dropout=0.5), rows(), training=True)
     for seed in range(2):

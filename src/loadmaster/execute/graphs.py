@@ -621,8 +621,9 @@ class PlannedGraph:
             static = session.statics.get(arg.untyped_storage().data_ptr()) if arg.numel() else None
             there = arg.is_cuda if hold == session.hold_statics else hold
             held = (session.is_cuda and there) or (hold and (session.is_cuda or static is not None))
-            fixed = static is not None and not (training and static.trained)
-            # What an optimizer changes every step has to come anew every step, and is no weight to the planner.
+            # What an optimizer or the graph itself changes has to come anew with every call, and is no weight to the
+            # planner.
+            fixed = static is not None and at not in self.prepared.updates and not (training and static.trained)
             kind = TensorKind.WEIGHT if fixed or held else TensorKind.INPUT
             roles.append(Role(kind, "" if static is None else static.name, held))
         return roles
