@@ -3019,8 +3019,3 @@ CASES: list[Case] = [
     *(Case(f"timm/{row.name}", "timm", row.make_timm, row.trains) for row in TIMM),
     *(Case(f"diffusers/{row.name}", "diffusers", row.make, row.trains) for row in DIFFUSERS),
 ]
-
-
-def find_case(name: str) -> Case:
-    """The case of that name."""
-    return next(case for case in CASES if case.name == name)

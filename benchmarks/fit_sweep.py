@@ -4,6 +4,7 @@
     python benchmarks/fit_sweep.py --only 'timm/*' --modes train --out sweep.json --resume
     python benchmarks/fit_sweep.py --scale wide --device cuda --jobs 6 --shuffle 0 --limit 240 --out sweep.json
     python benchmarks/fit_sweep.py --backend aot_eager --out eager.json  torch.compile in fit's place
+    python benchmarks/fit_sweep.py --catalogue packages --out sweep.json models of fit_packages.py, tiny
     python benchmarks/fit_sweep.py --scale gpu --device meta             only builds, and counts the weights
 
 A case (of `fit_models.py`) and a mode have a process of their own, forked from one that has imported the
@@ -67,12 +68,13 @@ from benchmarks.fit_models import (
     Case,
     Unavailable,
     attribute,
-    find_case,
     first_line,
     library,
     tensors_of,
 )
+from benchmarks.fit_packages import PACKAGES, modules_of_packages
 
+CATALOGUES = {"libraries": {case.name: case for case in CASES}, "packages": PACKAGES}
 MODES = ("inference", "train")
 LIBRARIES = ("torch", "transformers", "diffusers", "torchvision", "timm", "accelerate", "triton")
 OUTCOMES = ("ran", "built", "differs", "refused", "crashed", "skipped")
@@ -104,6 +106,7 @@ class Task:
     share: float
     search: float
     threads: int
+    catalogue: str = "libraries"
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -130,7 +133,7 @@ class Finding:
 def run_task(task: Task, send: Callable[[Finding], None]) -> Finding:
     """Build, run, fit, compare."""
     finding = Finding()
-    case, train = find_case(task.case), task.mode == "train"
+    case, train = CATALOGUES[task.catalogue][task.case], task.mode == "train"
 
     def enter(stage: str) -> None:
         finding.stage = stage
@@ -152,7 +155,8 @@ def run_task(task: Task, send: Callable[[Finding], None]) -> Finding:
         finding.outcome, finding.value = "built", finding.extra["weights_bytes"]
         return finding
 
-    buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    dense = {name: each for name, each in model.named_buffers() if each.layout == torch.strided}
+    buffers = {name: each.detach().clone() for name, each in dense.items()}
     enter("eager")
     try:
         known = in_child(lambda: reference(built, task, train, buffers))
@@ -173,7 +177,9 @@ def run_task(task: Task, send: Callable[[Finding], None]) -> Finding:
         finding.seconds = time.perf_counter() - began if task.backend == "aot_eager" else finding.seconds
         enter("second call")
         began = time.perf_counter()
-        two = call(fitted, built, model, train, buffers, restored=False)
+        two = call(
+            fitted, built, model, train, buffers
+        )  # a codebook that learns gives other results next time
         finding.extra["call_seconds"] = time.perf_counter() - began
     except Exception as error:
         ours = loadmaster_error(error)
@@ -725,7 +731,8 @@ def made_on() -> dict[str, Any]:
     code = "import json; from loadmaster.host import host, versions; print(json.dumps([versions(), host()]))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     versions, host = json.loads(answer.stdout) if answer.returncode == 0 else ({}, {})
-    for name in LIBRARIES:
+    packages = {case.library.replace("_", "-") for case in PACKAGES.values()}
+    for name in (*LIBRARIES, *sorted(packages)):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return {"versions": versions, "host": host}
@@ -760,7 +767,7 @@ def show(rows: list[dict[str, Any]]) -> None:
                 print(f"\n{outcome}: {row['case']} ({row['extra']['mode']}): {row['extra']['text']}")
 
 
-def preload(device: str) -> None:
+def preload(device: str, catalogue: str) -> None:
     """Import what cases need before processes are forked; nothing may be computed here, nor a GPU be touched."""
     warnings.simplefilter("ignore")
     modules = ["transformers", "torchvision.models", "timm", "diffusers", "torch._dynamo"]
@@ -771,6 +778,8 @@ def preload(device: str) -> None:
             "torch.export._trace",
             "functorch.compile",
         ]
+    if catalogue == "packages":
+        modules += modules_of_packages()
     for name in modules:
         with contextlib.suppress(Unavailable):
             module = library(name)
@@ -799,6 +808,7 @@ def parse() -> argparse.Namespace:
         "--shuffle", type=int, help="seed of another order, for a part of all that has all kinds"
     )
     parser.add_argument("--only", default="*", help="patterns of names, with commas: 'timm/*,*/bert'")
+    parser.add_argument("--catalogue", choices=tuple(CATALOGUES), default="libraries", help="whose models")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--scale", choices=tuple(SCALES), default="tiny")
     parser.add_argument("--device", choices=("cpu", "cuda", "meta"), default="cpu")
@@ -817,7 +827,8 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     options = parse()
     patterns = options.only.split(",")
-    cases = [case for case in CASES if any(fnmatch(case.name, each) for each in patterns)]
+    catalogue = CATALOGUES[options.catalogue]
+    cases = [case for name, case in catalogue.items() if any(fnmatch(name, each) for each in patterns)]
     if options.list:
         print(*(case.name for case in cases), sep="\n")
         return
@@ -832,6 +843,7 @@ def main() -> None:
             options.share,
             options.search,
             options.threads,
+            options.catalogue,
         )
         for case in cases
         for mode in modes
@@ -844,7 +856,7 @@ def main() -> None:
         rows = json.loads(options.out.read_text(encoding="utf-8"))["rows"]
         known = {key_of(row) for row in rows}
         tasks = [task for task in tasks if task.key not in known]
-    preload(options.device)
+    preload(options.device, options.catalogue)
     if options.backend == "fit" and options.device != "meta":
         import loadmaster
 

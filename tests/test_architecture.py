@@ -52,7 +52,7 @@ TABLES = {
 }
 """Where modules are named in strings: the one way to reach a part that comes later."""
 MOST_LINES = 720
-MOST_FILES = 332
+MOST_FILES = 333
 NOT_PACKAGED = {"bench", "benchmarks", "hdp", "reference", "tests", "tools"}
 
 

@@ -12,6 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
+from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
 
 import loadmaster  # noqa: E402
 from fit_cases import QUICK, WIDTH, Parts, Stack, fitted, gradients, pair, rows, same, session_of, step  # noqa: E402
@@ -307,6 +309,25 @@ def test_buffers_that_a_module_replaces_are_as_they_were_and_then_its_own() -> N
     assert same(dict(model.named_buffers()), dict(plain.named_buffers()))
 
 
+class Sparse(Stack):
+    """Has buffers without a storage, of which it uses one."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.register_buffer("heads", torch.eye(4).to_sparse())
+        self.register_buffer("edges", torch.eye(WIDTH).to_sparse())
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(torch.sparse.mm(self.edges, x.t()).t())
+
+
+@torch.no_grad()
+def test_sparse_buffers_stay_where_they_are() -> None:
+    plain, model = pair(Sparse, rows())
+    assert same(model(rows()), plain(rows()))
+    assert model.state_dict()["heads"].is_sparse and model.edges.is_sparse
+
+
 class Counting(Stack):
     """Counts its calls in a buffer."""
 
@@ -332,6 +353,53 @@ def test_what_a_graph_changes_itself_comes_anew_and_is_no_changed_weight(
         assert int(model.calls) == seed
     model.calls.fill_(7)
     assert same(model(rows()) * 8, plain(rows()) * 4)
+
+
+class Branching(Stack):
+    """Chooses a layer by what the one before has made."""
+
+    def forward(self, x: Any) -> Any:
+        first, second, third, last, *_ = self.layers
+        x = first(x)
+        return last(torch.cond(x.sum() > 0, lambda x: second(x).tanh(), lambda x: third(x).relu() * 2, (x,)))
+
+
+class Looping(Stack):
+    """Goes round as often as a value says."""
+
+    def forward(self, x: Any) -> Any:
+        rounds = x.abs().sum().long() % 5 + 1
+        _, x = while_loop(
+            lambda n, x: n > 0, lambda n, x: (n - 1, x * 1.1 + 0.1), (rounds, self.layers[0](x))
+        )
+        return self.layers[1](x)
+
+
+class Flexible(Stack):
+    """Attention with scores of its own."""
+
+    def forward(self, x: Any) -> Any:
+        query = self.layers[0](x).view(1, -1, 4, WIDTH // 4).transpose(1, 2)
+
+        def near(score: Any, batch: Any, head: Any, row: Any, column: Any) -> Any:
+            return score - (row - column).abs() * 0.1
+
+        return self.layers[1](flex_attention(query, query, query, score_mod=near).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
+@pytest.mark.parametrize(
+    "make, training", [(Branching, False), (Branching, True), (Looping, False), (Flexible, False)]
+)
+def test_calls_with_graphs_of_their_own_are_one_op_each(make: Any, training: bool) -> None:
+    plain, model = pair(make, rows(), training=training, measure=True, cache=None)
+    assert len(session_of(model).graphs) == 1
+    for sign in (1, -1, 1):
+        with torch.set_grad_enabled(training):
+            assert same(model(sign * rows()), plain(sign * rows()))
+        if training:
+            assert same(step(model, sign * rows()), step(plain, sign * rows()))
+            assert same(gradients(model), gradients(plain))
 
 
 def test_dropout_draws_the_numbers_that_the_module_would() -> None:

@@ -199,6 +199,9 @@ def retargeted(module: Any, device: Any) -> Any:
         if getattr(node.target, "__name__", "") == "_enter_autocast" and node.args[0] == "cpu":
             dtype, *rest = node.args[1:]
             node.args = (device.type, torch.bfloat16 if dtype is None else dtype, *rest)
+    for each in module.children():  # of higher-order ops
+        if isinstance(each, torch.fx.GraphModule):
+            retargeted(each, device)
     for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
         module._parameters.pop(name, None)
         module._buffers[name] = value.detach().to(device)
@@ -307,5 +310,5 @@ def put_back(layer: Any, name: str, before: Any) -> None:
         layer._buffers[name] = before if now is None or before is None else before.to(now.device)
         return
     with torch.no_grad():
-        if not torch.equal(now, before.to(now.device)):
+        if now.layout != torch.strided or not torch.equal(now, before.to(now.device)):
             now.copy_(before)

@@ -39,6 +39,7 @@ from loadmaster.plan.plan import Plan
 from loadmaster.program.importers.torch.captured import Captured
 from loadmaster.program.importers.torch.compiled import Prepared, Role
 from loadmaster.program.importers.torch.joined import slice_convolutions
+from loadmaster.program.importers.torch.nested import has_nested
 from loadmaster.program.measured_costs import apply_costs
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.repeats import Repeated, repeat
@@ -608,6 +609,8 @@ class PlannedGraph:
     def _pays_as_graph(self, choice: Choice) -> bool:
         """Whether a CUDA graph gains more than it costs: results on the host are copied once more for callers."""
         captured = choice.captured
+        if has_nested(captured.graph):
+            return False
         on_device = captured.forward_ops is None or all(each.sink for each in captured.results)
         return on_device or choice.value < choice.problem.model.steps * LAUNCH_PS
 
@@ -623,7 +626,9 @@ class PlannedGraph:
             held = (session.is_cuda and there) or (hold and (session.is_cuda or static is not None))
             # What an optimizer or the graph itself changes has to come anew with every call, and is no weight to the
             # planner.
-            fixed = static is not None and at not in self.prepared.updates and not (training and static.trained)
+            fixed = (
+                static is not None and at not in self.prepared.updates and not (training and static.trained)
+            )
             kind = TensorKind.WEIGHT if fixed or held else TensorKind.INPUT
             roles.append(Role(kind, "" if static is None else static.name, held))
         return roles

@@ -611,7 +611,7 @@ def to_host(model: Any, session: Session, then: Callable[[], None] = lambda: Non
     if not session.is_cuda:
         know_statics(model, session)
         return
-    every = [*model.parameters(), *model.buffers()]
+    every = list(dense_statics(model).values())
     with torch.no_grad():
         for each in every:
             if each.is_cuda:
@@ -685,9 +685,15 @@ def to_device(model: Any, session: Session) -> None:
 def know_statics(model: Any, session: Session) -> None:
     """Let graphs know parameters and buffers by where they lie."""
     session.statics = {}
-    for name, each in [*model.named_parameters(), *model.named_buffers()]:
+    for name, each in dense_statics(model).items():
         if each.numel():
             know(session, name, each)
+
+
+def dense_statics(model: Any) -> dict[str, Any]:
+    """Parameters and buffers that have a storage of their own; sparse ones stay where they are."""
+    torch, named = require("torch", "torch"), dict([*model.named_parameters(), *model.named_buffers()])
+    return {name: each for name, each in named.items() if each.layout == torch.strided}
 
 
 def know(session: Session, name: str, static: Any) -> None:

@@ -88,6 +88,10 @@ APART: dict[str, Callable[[Any], Any]] = {
     "batch norm of inference": lambda x: F.batch_norm(
         x.transpose(1, 2), torch.zeros(WIDTH), torch.ones(WIDTH)
     ),
+    "instance norm": lambda x: F.instance_norm(x, weight=torch.arange(1.0, ROWS + 1), bias=torch.ones(ROWS)),
+    "instance norm by what was before": lambda x: F.instance_norm(
+        x, torch.arange(ROWS * 1.0), torch.arange(1.0, ROWS + 1), use_input_stats=False
+    ),
     "convolution": lambda x: F.conv1d(x, torch.ones(2, ROWS, 3), padding=1),
     "pools": lambda x: (
         F.max_pool2d(x[:, None], 2) + F.avg_pool2d(x[:, None], 2) + F.adaptive_avg_pool2d(x[:, None], 1)

@@ -35,6 +35,7 @@ from loadmaster.program.importers.torch.joined import (
     lies_alike,
     shows,
 )
+from loadmaster.program.importers.torch.nested import attribute, nest_graphs
 from loadmaster.program.importers.torch.norms import restore_norms
 from loadmaster.program.importers.torch.sample_axes import Batch, find_batch
 from loadmaster.program.program import TensorKind
@@ -163,6 +164,7 @@ def _replaces(made: Any, primal: Any, place: Mapping[Any, int]) -> bool:
 def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -> Prepared:
     """A copy of AOTAutograd's graph with nothing in it but calls of ATen ops that somebody needs."""
     graph = copied(module.graph)
+    nest_graphs(module, graph)
     constants = _lift_constants(module, graph)
     updates = _as_results(graph, forward_outputs)
     if forward_outputs is not None:
@@ -299,9 +301,9 @@ def _lift_constants(module: Any, graph: Any) -> dict[str, Any]:
     for node in list(graph.nodes):
         if node.op != "get_attr":
             continue
-        value = _attribute(module, node.target)
+        value = attribute(module, node.target)
         if not hasattr(value, "dtype"):
-            continue  # a graph of its own, which `tidy` refuses by name
+            continue  # `tidy` refuses it by name
         with graph.inserting_before(first):
             placed = graph.placeholder(f"constant_{len(found)}")
         placed.meta["val"] = node.meta.get("val", value)
@@ -310,12 +312,6 @@ def _lift_constants(module: Any, graph: Any) -> dict[str, Any]:
         node.replace_all_uses_with(placed)
         graph.erase_node(node)
     return found
-
-
-def _attribute(module: Any, path: str) -> Any:
-    for part in path.split("."):
-        module = getattr(module, part)
-    return module
 
 
 def _drop_same(graph: Any) -> None:

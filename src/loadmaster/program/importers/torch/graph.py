@@ -16,6 +16,7 @@ from loadmaster.errors import BadProgram, require
 from loadmaster.program.build import Access, Builder
 from loadmaster.program.importers import note_estimates
 from loadmaster.program.importers.torch.costs import TYPED_BY_OPERAND, Call, Type, cost_of, estimate
+from loadmaster.program.importers.torch.nested import Nested
 from loadmaster.program.kinds import BITS, from_numpy, is_unknown
 from loadmaster.program.op_costs import Cost
 from loadmaster.program.program import Program, TensorKind, TieKind
@@ -177,7 +178,8 @@ def bind(node: Any, values: dict[Any, list[Value]]) -> tuple[dict[str, Any], lis
 
     schema = getattr(node.target, "_schema", None)
     if schema is None:
-        named: Iterable[tuple[str, Any]] = ((str(i), each) for i, each in enumerate(node.args))
+        given = [*node.args, *getattr(node, "kwargs", {}).values()]
+        named: Iterable[tuple[str, Any]] = ((str(i), each) for i, each in enumerate(given))
         return {name: plain(each) for name, each in named}, operands
     args: dict[str, Any] = {}
     for position, argument in enumerate(schema.arguments):
@@ -342,7 +344,10 @@ def tidy(traced: Traced, name: str) -> None:
             graph.erase_node(node)
     for node in graph.nodes:
         known = node.op in ("placeholder", "output") or is_getitem(node)
-        if not known and not (node.op == "call_function" and hasattr(node.target, "_schema")):
+        called = node.op == "call_function" and (
+            hasattr(node.target, "_schema") or isinstance(node.target, Nested)
+        )
+        if not known and not called:
             raise BadProgram(
                 f"'{name}' calls '{node.target}', which is no ATen op",
                 object=name,

@@ -357,11 +357,14 @@ def _norm(node: Any, axes: dict[Any, int]) -> Rule | None:
 
 
 def _batch_norm(node: Any, axes: dict[Any, int]) -> Rule | None:
-    """With the statistics of before."""
-    axis = _only(node, axes)
-    if axis in (None, 1) or _named(node).get("training", False):
+    """With the statistics of before; or each channel by itself, where those of all samples stand side by side, as an
+    instance norm has them."""
+    axis, later = _only(node, axes), (None,) * (len(_parts(node.meta["val"])) - 1)
+    if axis == 1:
+        return Rule((axis, *later), {**dict.fromkeys(node.all_input_nodes, 0), **axes})
+    if axis is None or _named(node).get("training", False):
         return None
-    return Rule((axis, *(None,) * (len(_parts(node.meta["val"])) - 1)), axes)
+    return Rule((axis, *later), axes)
 
 
 def _images(least: int) -> Find:
@@ -532,7 +535,13 @@ _RULES: dict[str, Find] = {
     "linear": _linear,
     **dict.fromkeys(["native_layer_norm", "_fused_rms_norm"], _norm),
     **dict.fromkeys(
-        ["_native_batch_norm_legit_no_training", "native_batch_norm", "cudnn_batch_norm"], _batch_norm
+        [
+            "_native_batch_norm_legit",
+            "_native_batch_norm_legit_no_training",
+            "native_batch_norm",
+            "cudnn_batch_norm",
+        ],
+        _batch_norm,
     ),
     **{name: _images(least) for least, names in _EACH_IMAGE.items() for name in names},
     "embedding": _embedding,

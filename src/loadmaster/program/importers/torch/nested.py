@@ -1,0 +1,79 @@
+"""Higher-order ops: calls with graphs of their own among their arguments, such as `cond` and `flex_attention`.
+
+    nest_graphs(module, graph)
+
+To a plan such a call is one op: what its graphs make between them is its workspace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from loadmaster.errors import require
+
+_LOOPS = frozenset(["while_loop", "while_loop_stack_output"])
+
+
+class Nested:
+    """A higher-order op whose graphs stand among its arguments as what they are."""
+
+    namespace = "higher_order"
+
+    def __init__(self, target: Any, graphs: tuple[Any, ...]) -> None:
+        self.target = target
+        self.tags = frozenset(tag for graph in graphs for tag in _tags_of(graph))
+        """Those of the ops in it: whether any draws random numbers."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.target(*_as_tuples(args), **kwargs)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}.{self.__name__}"
+
+    @property
+    def __name__(self) -> str:
+        return str(self.target.__name__)
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether how long it takes depends on values, so that it may never end with others."""
+        return self.__name__ in _LOOPS
+
+
+def nest_graphs(module: Any, graph: Any) -> None:
+    """Put graphs that stand beside a graph among the arguments of the calls that have them."""
+    torch = require("torch", "torch")
+    beside = {node: attribute(module, node.target) for node in graph.nodes if node.op == "get_attr"}
+    own = {node: each for node, each in beside.items() if isinstance(each, torch.fx.GraphModule)}
+    for user in dict.fromkeys(user for node in own for user in node.users):
+        graphs = tuple(own[node] for node in user.all_input_nodes if node in own)
+        user.args, user.kwargs = torch.fx.map_arg((user.args, user.kwargs), lambda node: own.get(node, node))
+        user.target = Nested(user.target, graphs)
+    for node in own:
+        graph.erase_node(node)
+
+
+def has_nested(graph: Any) -> bool:
+    """Whether a graph has such calls. `cond` looks at a value on the host."""
+    return any(isinstance(node.target, Nested) for node in graph.nodes)
+
+
+def attribute(module: Any, path: str) -> Any:
+    """What a path of names leads to."""
+    for part in path.split("."):
+        module = getattr(module, part)
+    return module
+
+
+def _tags_of(module: Any) -> Iterator[Any]:
+    torch = require("torch", "torch")
+    for each in module.modules():
+        if isinstance(each, torch.fx.GraphModule):
+            for node in each.graph.nodes:
+                yield from getattr(node.target, "tags", ())
+
+
+def _as_tuples(value: Any) -> Any:
+    """Sequences as tuples, which such ops insist on."""
+    return tuple(_as_tuples(each) for each in value) if isinstance(value, list | tuple) else value
