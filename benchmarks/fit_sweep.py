@@ -754,13 +754,14 @@ def show(rows: list[dict[str, Any]]) -> None:
     """Counts by library and mode, then all that did not run."""
     groups = sorted({(row["extra"]["library"], row["extra"]["mode"]) for row in rows})
     used = [each for each in OUTCOMES if any(row["status"] == each for row in rows)]
-    print(f"\n{'library':<14}{'mode':<11}{'cases':>7}" + "".join(f"{each:>9}" for each in used))
+    width = 2 + max(len("library"), *(len(name) for name, _ in groups))
+    print(f"\n{'library':<{width}}{'mode':<11}{'cases':>7}" + "".join(f"{each:>9}" for each in used))
     for name, mode in [*groups, ("all", "")]:
         chosen = [
             r for r in rows if (r["extra"]["library"], r["extra"]["mode"]) == (name, mode) or name == "all"
         ]
         counts = Counter(row["status"] for row in chosen)
-        print(f"{name:<14}{mode:<11}{len(chosen):>7}" + "".join(f"{counts[each]:>9}" for each in used))
+        print(f"{name:<{width}}{mode:<11}{len(chosen):>7}" + "".join(f"{counts[each]:>9}" for each in used))
     for outcome in ("differs", "refused", "crashed", "skipped"):
         for row in rows:
             if row["status"] == outcome:
