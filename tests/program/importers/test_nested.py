@@ -1,0 +1,62 @@
+"""Calls with graphs of their own among their arguments, in the graphs of `torch.compile`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fit_cases import prepared_graph  # noqa: E402
+from loadmaster.errors import BadProgram  # noqa: E402
+from loadmaster.execute.compile_backend import retargeted  # noqa: E402
+from loadmaster.program.importers.torch.captured import capture  # noqa: E402
+from loadmaster.program.importers.torch.graph import is_random  # noqa: E402
+from loadmaster.program.importers.torch.nested import Nested, has_nested  # noqa: E402
+
+
+def branching(x: Any) -> Any:
+    def first(x: Any) -> Any:
+        return x + torch.arange(3, device="cpu")
+
+    def second(x: Any) -> Any:
+        return x * torch.rand(3)
+
+    return torch.cond(x.sum() > 0, first, second, (x,))
+
+
+def test_graphs_become_arguments_and_one_that_draws_numbers_makes_the_call_random() -> None:
+    prepared = prepared_graph(branching, torch.ones(3))
+    (call,) = (node for node in prepared.graph.nodes if isinstance(node.target, Nested))
+    assert not any(node.op == "get_attr" for node in prepared.graph.nodes)
+    assert [isinstance(each, torch.fx.GraphModule) for each in call.args[:3]] == [False, True, True]
+    assert str(call.target) == "higher_order.cond" and not call.target.is_loop and is_random(call)
+    with pytest.raises(BadProgram, match="may mix samples"):
+        prepared.batch([0])
+
+
+def test_a_graph_without_such_calls_is_as_it_was() -> None:
+    assert not has_nested(prepared_graph(torch.sin, torch.ones(3)).graph)
+
+
+def test_branches_go_to_another_device_with_their_graph() -> None:
+    found: list[Any] = []
+
+    def backend(module: Any, _: Any) -> Any:
+        found.append(module)
+        return module.forward
+
+    torch.compile(branching, backend=backend)(torch.ones(3))
+    moved = retargeted(found[0], torch.device("meta"))
+    codes = [each.code for each in moved.children()]
+    assert len(codes) == 2 and "device(type='meta')" in "".join(codes) and "'cpu'" not in "".join(codes)
+
+
+def test_a_captured_function_with_branches_is_refused_by_the_name_of_one() -> None:
+    class Module(torch.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+    with pytest.raises(BadProgram, match="no ATen op"):
+        capture(Module(), (torch.ones(3),), name="branching")
