@@ -35,7 +35,7 @@ from loadmaster.program.importers.torch.joined import (
     lies_alike,
     shows,
 )
-from loadmaster.program.importers.torch.norms import restore_norms
+from loadmaster.program.importers.torch.norms import lay_out_groups, restore_norms
 from loadmaster.program.importers.torch.sample_axes import Batch, find_batch
 from loadmaster.program.program import TensorKind
 
@@ -177,6 +177,7 @@ def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -
     given += [Given(each, TensorKind.WEIGHT) for each in constants]
     tidy(Traced(graph, given, []), name)
     _drop_clones(graph)
+    backward |= lay_out_groups(graph, backward)
     plain = None
     if forward_outputs is None:
         plain = copied(graph)
