@@ -10,6 +10,7 @@ device as a plan says.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import math
@@ -31,7 +32,9 @@ from loadmaster.execute.compile_backend import (
     Traced,
     compile_graph,
     dynamo_options,
-    put_back,
+    is_traced_otherwise,
+    leaving_nothing,
+    own_function,
     root_error,
     spare_zeros,
     without_collection,
@@ -81,6 +84,8 @@ class Fitted:
         torch, session = require("torch", "torch"), self.session
         from torch.utils._pytree import tree_leaves
 
+        if is_traced_otherwise():
+            return type(self.module)._call_impl(self.module, *args, **kwargs)
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         home = next((each.device for each in tensors if each.device.type != "cpu"), torch.device("cpu"))
         if not session.is_cuda:
@@ -231,6 +236,7 @@ def fit(
     torch = require("torch", "torch")
     began = clock.now()
     positional, named = _as_args(args)
+    _check_type("kwargs", kwargs, (Mapping, type(None)), "example inputs by name")
     named |= dict(kwargs or {})
     _check(model, (positional, named), optimizer)
     if weights not in WEIGHTS:
@@ -256,7 +262,7 @@ def fit(
         _detach(model)
     to_host(model, session, lambda: measure_link(model, session) if measure and machine is None else None)
     compiled = torch.compile(
-        _own_function(model),
+        own_function(model),
         backend=lambda graph, inputs: compile_graph(session, graph, inputs),
         dynamic=False,
     )
@@ -395,17 +401,6 @@ def _check_type(name: str, value: Any, types: tuple[type, ...], wanted: str) -> 
         raise BadMachine(
             f"{name} can't be {value!r}", object=name, number=str(value), remedy=f"give {wanted}"
         )
-
-
-def _own_function(self: Any) -> Callable[..., Any]:
-    """A module's call as a function of its own code: Dynamo leaves out what only PyTorch's own files call, and keeps
-    what it compiled by code. It is named `self`, as layers are called in graphs by what Dynamo finds them through."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return type(self)._call_impl(self, *args, **kwargs)
-
-    code = call.__code__.replace(co_name="fitted_call")
-    return types.FunctionType(code, call.__globals__, "fitted_call", None, call.__closure__)
 
 
 def _as_args(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -629,16 +624,22 @@ def _with_static_cache(model: Any) -> Callable[..., Any]:
 
     @functools.wraps(plain)
     def generate(*args: Any, **kwargs: Any) -> Any:
-        config = kwargs.get("generation_config") or model.generation_config
-        chosen = kwargs.get("cache_implementation") or getattr(config, "cache_implementation", None)
-        own = chosen or kwargs.get("past_key_values") is not None or kwargs.get("use_cache") is False
-        if not own and getattr(
+        given = args[1] if len(args) > 1 else kwargs.get("generation_config")
+        config = given or model.generation_config
+
+        def option(name: str) -> Any:
+            return getattr(config, name, None) if kwargs.get(name) is None else kwargs[name]
+
+        # Words of a draft that are not accepted are taken out of a cache: one of one size can't be cut.
+        drafting = ("assistant_model", "prompt_lookup_num_tokens", "assistant_early_exit", "is_assistant")
+        drafts = any(option(name) for name in drafting)
+        own = drafts or option("cache_implementation") or option("use_cache") is False
+        if not (own or kwargs.get("past_key_values") is not None) and getattr(
             model, "_can_compile_fullgraph", getattr(model, "_supports_static_cache", False)
         ):
             kwargs["cache_implementation"] = "static"
         session = model.fitted.session
-        beams = kwargs.get("num_beams") or getattr(config, "num_beams", None) or 1
-        session.generating = beams == 1  # beams are put in another order on the host
+        session.generating = option("num_beams") in (None, 1)  # beams are put in another order on the host
         try:
             return plain(*args, **kwargs)
         finally:
@@ -649,25 +650,28 @@ def _with_static_cache(model: Any) -> Callable[..., Any]:
 
 
 def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """One forward pass that leaves nothing behind: no new buffers, no random numbers drawn."""
+    """One forward pass that leaves nothing behind, no random numbers drawn either."""
     torch, model, session = require("torch", "torch"), fitted.module, fitted.session
+    from torch.utils._pytree import tree_map
+
     training = model.training and any(each.requires_grad for each in model.parameters())
-    buffers = [
-        (layer, name, None if each is None else each.detach().clone())
-        for layer in model.modules()
-        for name, each in layer._buffers.items()
-    ]
+
+    def own(each: Any) -> Any:
+        return copy.copy(each) if isinstance(each, Mapping) else each  # modules may write into it
+
+    def call() -> None:
+        own_args, own_kwargs = tree_map(own, (args, kwargs))
+        fitted(*own_args, **own_kwargs)
+
     random = random_state(session.device)
     shared, session.is_trying = session.memory is None, True
     try:
-        with torch.set_grad_enabled(training), without_collection():
-            fitted(*args, **kwargs)
+        with torch.set_grad_enabled(training), without_collection(), leaving_nothing(model, (args, kwargs)):
+            call()
             if shared:  # now in the share of what it took
-                fitted(*args, **kwargs)
+                call()
     finally:
         session.may_return = session.is_trying = False
-        for layer, name, before in buffers:
-            put_back(layer, name, before)
         set_random_state(random, session.device)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import random
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,99 @@ def test_examples_come_as_a_tensor_a_tuple_or_a_dict() -> None:
             assert same(model(rows()), plain(rows()))
 
 
+@torch._dynamo.disable
+def drawn(generator: Any) -> Any:
+    """Numbers of a generator of one's own, and one of Python's."""
+    return torch.randn(WIDTH, generator=generator) * random.random()
+
+
+class Remembers(nn.Module):
+    """It counts, collects, draws and writes into what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = Stack(2)
+        self.calls, self.seen, self.random = 0, ["nothing"], torch.Generator().manual_seed(3)
+
+    def forward(self, given: dict[str, Any]) -> Any:
+        self.calls += 1
+        self.seen.append("a call")
+        self.last = given["x"].mul_(2)
+        given["noise"] = drawn(self.random)
+        return self.stack(given["x"]) + given["noise"]
+
+
+def test_a_call_that_is_tried_leaves_nothing_behind() -> None:
+    plain, examples, before = Remembers(), {"x": rows()}, random.getstate()
+    model = fitted(copy.deepcopy(plain), examples)
+    assert (model.calls, model.seen, hasattr(model, "last")) == (0, ["nothing"], False)
+    assert random.getstate() == before
+    assert same(examples, {"x": rows()})
+    found = []
+    for each in (model, plain):
+        random.seed(5)
+        with torch.no_grad():
+            found.append([each({"x": rows()}) for _ in range(2)])
+    assert same(*found)
+    assert (model.calls, model.seen) == (plain.calls, plain.seen)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+def test_other_tracers_see_the_module_itself() -> None:
+    plain, model = pair(lambda: Stack(2), rows())
+    with torch.no_grad():
+        for tracer in (lambda each: torch.jit.trace(each, rows()), torch.fx.symbolic_trace):
+            assert same(tracer(nn.Sequential(model))(rows()), plain(rows()))
+        assert same(model(rows()), plain(rows()))
+
+
+def test_examples_by_name_are_a_mapping() -> None:
+    with pytest.raises(LoadmasterError, match="kwargs can't be"):
+        loadmaster.fit(Stack(2), rows(), [3], memory="75%", **QUICK)
+
+
+class Turned(nn.Module):
+    """Complex numbers between two products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Linear(16, 16, dtype=torch.complex64) for _ in range(2))
+
+    def forward(self, x: Any) -> Any:
+        return self.second(torch.view_as_complex(torch.view_as_real(self.first(x)).tanh()))
+
+
+def test_complex_numbers() -> None:
+    x = torch.randn(8, 16, dtype=torch.complex64)
+    plain, model = pair(Turned, x)
+    with torch.no_grad():
+        assert same(model(x), plain(x))
+
+
+class Attended(nn.Module):
+    """A group norm of what an axis of one element was turned behind, as in the attention of a U-net."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.norm, self.last = nn.Linear(8, 8), nn.GroupNorm(2, 8), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x: Any) -> Any:
+        mixed = self.mix(x.flatten(2).transpose(1, 2)).transpose(1, 2).reshape(x.shape)
+        return self.last(self.norm(mixed + x))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_group_norm_of_one_image_that_lies_otherwise_than_traced(training: bool) -> None:
+    image = torch.randn(1, 8, 4, 4)
+    plain, model = pair(Attended, image, training=training)
+    found = []
+    for each in (model, plain):
+        result = each(image)
+        result.square().mean().backward()
+        found.append([result.detach(), *gradients(each).values()])
+    torch.testing.assert_close(*found)
+
+
 # Training.
 
 
@@ -445,6 +539,13 @@ def test_a_backward_call_that_never_comes_costs_nothing() -> None:
     assert same(step(model, rows()), step(plain, rows()))
     assert same(gradients(model), gradients(plain))
     assert not session_of(model).graphs[0]._waiting
+
+
+def test_a_batch_of_no_rows_has_gradients_of_zeros() -> None:
+    plain, model = pair(lambda: Stack(3), rows(), training=True)
+    for each in (model, plain):
+        each(rows(0)).sum().backward()
+    assert same(gradients(model), gradients(plain))
 
 
 def test_a_second_backward_call_is_refused() -> None:

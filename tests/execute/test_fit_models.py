@@ -151,3 +151,17 @@ def test_a_generation_says_the_same_words(cache: str | None) -> None:
         assert torch.equal(model.generate(words, **options, **chosen), wanted)
     assert len(session_of(model).graphs) <= 4, "no plan for every token"
     assert not session_of(model).states, "caches of a generation end with it"
+
+
+def test_drafts_are_cut_out_of_a_cache_that_grows() -> None:
+    plain, inputs = built("llama")
+    plain.eval()
+    plain.generation_config.pad_token_id = 0
+    words = inputs["input_ids"][:1]
+    options: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False}
+    model = loadmaster.fit(copy.deepcopy(plain), memory="16MiB", **BRIEF)
+    chosen = transformers.GenerationConfig(prompt_lookup_num_tokens=2, pad_token_id=0, **options)
+    wanted = plain.generate(words, **options)
+    assert torch.equal(model.generate(words, prompt_lookup_num_tokens=2, **options), wanted)
+    assert torch.equal(model.generate(words, chosen), wanted)
+    assert torch.equal(plain.generate(words, assistant_model=model, **options), wanted)

@@ -332,6 +332,8 @@ class CallExecutor(Executor):
                 self._values[given.tensor] = self._held(given, own.to(self._backend.device), recording)
             elif given.tensor >= 0:
                 self._give(given, own, recording)
+                if not own.numel():  # no copy brings it
+                    self._values[given.tensor] = self._kept[given.tensor]
         recording &= self._hand_out(late=True, fixed=recording)
         with self._running():
             if recording:

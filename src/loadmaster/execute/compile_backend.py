@@ -9,11 +9,17 @@ results there are.
 
 from __future__ import annotations
 
+import copy
 import gc
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import random
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from loadmaster.errors import BadProgram, LoadmasterError, require
 from loadmaster.execute.graphs import PlannedGraph
@@ -213,6 +219,23 @@ def _moved(each: Any, device: Any) -> Any:
     return device if each.type == "cpu" else each
 
 
+def own_function(self: Any) -> Callable[..., Any]:
+    """A module's call as a function of its own code: Dynamo leaves out what only PyTorch's own files call, and keeps
+    what it compiled by code. It is named `self`, as layers are called in graphs by what Dynamo finds them through."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return type(self)._call_impl(self, *args, **kwargs)
+
+    code = call.__code__.replace(co_name="fitted_call")
+    return types.FunctionType(code, call.__globals__, "fitted_call", None, call.__closure__)
+
+
+def is_traced_otherwise() -> bool:
+    """Whether `torch.jit.trace` or `torch.fx` looks at the calls that are made: they take no compiled function."""
+    torch = require("torch", "torch")
+    return bool(torch.jit.is_tracing() or torch.fx._symbolic_trace.is_fx_symbolic_tracing())
+
+
 class Traced(NamedTuple):
     """What Dynamo has done so far in this process, by its own count."""
 
@@ -301,6 +324,70 @@ def without_collection() -> Iterator[None]:
     finally:
         if before:
             gc.enable()
+
+
+@contextmanager
+def leaving_nothing(model: Any, inputs: Any) -> Iterator[None]:
+    """Calls of a model are tried: what they do to buffers, to plain attributes of layers (counters, lists of what was
+    seen, generators), to the tensors that they are given and to random numbers of Python and NumPy is undone."""
+    torch = require("torch", "torch")
+    from torch.utils._pytree import tree_leaves
+
+    layers = list(model.modules())
+    buffers = [
+        (layer, name, None if each is None else each.detach().clone())
+        for layer in layers
+        for name, each in layer._buffers.items()
+    ]
+    attributes = [(layer, _attributes(layer)) for layer in layers]
+    given = [each for each in tree_leaves(inputs) if isinstance(each, torch.Tensor)]
+    plain = [each for each in given if not each.is_inference()]
+    values = [
+        (each, each._version, each.detach().to("cpu", copy=True)) for each in plain
+    ]  # no room of a device
+    drawn = random.getstate(), np.random.get_state()  # noqa: NPY002 (of whoever uses that one)
+    try:
+        yield
+    finally:
+        random.setstate(drawn[0])
+        np.random.set_state(drawn[1])  # noqa: NPY002
+        for layer, name, before in buffers:
+            put_back(layer, name, before)
+        for layer, known in attributes:
+            _put_back_attributes(layer, known)
+        with torch.no_grad():
+            for each, version, before in values:
+                if each._version != version:
+                    each.copy_(before)
+
+
+_COLLECTIONS = (list, dict, set, deque)
+
+
+def _attributes(layer: Any) -> dict[str, tuple[Any, Any]]:
+    """A layer's own attributes by name, not those that every module has, and what is in those that can change."""
+    torch = require("torch", "torch")
+    every = vars(torch.nn.Module())
+
+    def content(value: Any) -> Any:
+        if isinstance(value, torch.Generator):
+            return value.get_state()
+        return copy.copy(value) if type(value) in _COLLECTIONS else None
+
+    return {name: (value, content(value)) for name, value in vars(layer).items() if name not in every}
+
+
+def _put_back_attributes(layer: Any, known: Mapping[str, tuple[Any, Any]]) -> None:
+    torch = require("torch", "torch")
+    for name in _attributes(layer).keys() - known.keys():
+        del vars(layer)[name]
+    for name, (value, content) in known.items():
+        vars(layer)[name] = value
+        if isinstance(value, torch.Generator):
+            value.set_state(content)
+        elif content is not None:
+            value.clear()
+            (value.extend if isinstance(value, (list, deque)) else value.update)(content)
 
 
 def put_back(layer: Any, name: str, before: Any) -> None:

@@ -36,7 +36,7 @@ from loadmaster.program.importers.torch.joined import (
     shows,
 )
 from loadmaster.program.importers.torch.nested import attribute, nest_graphs
-from loadmaster.program.importers.torch.norms import restore_norms
+from loadmaster.program.importers.torch.norms import lay_out_groups, restore_norms
 from loadmaster.program.importers.torch.sample_axes import Batch, find_batch
 from loadmaster.program.program import TensorKind
 
@@ -179,6 +179,7 @@ def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -
     given += [Given(each, TensorKind.WEIGHT) for each in constants]
     tidy(Traced(graph, given, []), name)
     _drop_clones(graph)
+    backward |= lay_out_groups(graph, backward)
     plain = None
     if forward_outputs is None:
         plain = copied(graph)

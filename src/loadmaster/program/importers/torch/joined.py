@@ -428,10 +428,10 @@ def _is_sliced(chain: Chain, given: tuple[Any, ...]) -> bool:
     rows, width = int(source.shape[0]), int(weight.shape[1])
     if rows < 2 or width < 2:
         return False
-    value = require("torch", "torch").empty((rows, width), device="meta")
+    value = require("torch", "torch").empty((rows, width), dtype=source.dtype, device="meta")
     for link in chain.links:
         value = viewed(value, link.views)
-        if _row_order(value, width) is None:
+        if value.dtype != source.dtype or _row_order(value, width) is None:
             return False
     return True
 

@@ -1,4 +1,4 @@
-"""Batch norms of training steps with the kernels that the module itself has.
+"""Norms as kernels take them: batch norms of training steps with the module's own, group norms of tensors that lie right.
 
 Traced, a batch norm is always PyTorch's own kernel. Called as it is, a module on a GPU mostly gets cuDNN's, which adds in
 another order: behind fifty layers gradients have few digits in common.
@@ -7,10 +7,11 @@ another order: behind fifty layers gradients have few digits in common.
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 from typing import Any
 
 from loadmaster.errors import require
-from loadmaster.program.importers.torch.graph import is_getitem
+from loadmaster.program.importers.torch.graph import is_getitem, op_name
 
 _RESERVE = 3
 """Which of the results is for the backward pass alone; those behind it come one earlier in the traced call."""
@@ -81,3 +82,34 @@ def _restore(graph: Any, node: Any, backward: list[Any]) -> None:
             each.target = aten.batch_norm_backward.default
             each.args = (*each.args, kept)
     graph.erase_node(node)
+
+
+_NORMED = {"native_group_norm": 1, "native_group_norm_backward": 2}
+"""How many of their arguments lie as one of PyTorch's memory formats."""
+
+
+def lay_out_groups(graph: Any, backward: Collection[str]) -> frozenset[str]:
+    """Let group norms on the CPU have what lies as it was traced. Axes of one element may have any stride, and views
+    give them others there than where they are traced; the kernels refuse those. `backward`: the nodes of the backward
+    call; gives the names of more."""
+    torch = require("torch", "torch")
+    from torch._prims_common import suggest_memory_format
+
+    laid: dict[Any, Any] = {}
+    late: set[str] = set()
+    for node in list(graph.nodes):
+        count = _NORMED.get(op_name(node.target), 0) if node.op == "call_function" else 0
+        for source in node.args[:count]:
+            value = source.meta["val"]
+            if value.device.type != "cpu" or 1 not in value.shape or value.is_contiguous():
+                continue
+            if source not in laid:
+                options = {"memory_format": suggest_memory_format(value)}
+                with graph.inserting_before(node):
+                    made = graph.call_function(torch.ops.aten.clone.default, (source,), options)
+                made.meta = {**source.meta, "val": value.clone(**options)}
+                laid[source] = made
+                if node.name in backward:
+                    late.add(made.name)
+            node.replace_input_with(source, laid[source])
+    return frozenset(late)
