@@ -481,9 +481,29 @@ class Flexible(Stack):
         return self.layers[1](flex_attention(query, query, query, score_mod=near).transpose(1, 2).flatten(2))
 
 
+@torch.library.custom_op("loadmaster_tests::bump", mutates_args=("x",))  # type: ignore[untyped-decorator, unused-ignore]
+def bump(x: torch.Tensor, by: float) -> None:
+    x.add_(by)
+
+
+class Writing(Stack):
+    """Has an op of its own that writes over what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("sums", torch.zeros(WIDTH))
+
+    def forward(self, x: Any) -> Any:
+        x = self.layers[0](x)
+        bump(x, 0.5)
+        bump(self.sums, 1.0)
+        return self.layers[1](x) * self.sums
+
+
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 @pytest.mark.parametrize(
-    "make, training", [(Branching, False), (Branching, True), (Looping, False), (Flexible, False)]
+    "make, training",
+    [(Branching, False), (Branching, True), (Looping, False), (Flexible, False), (Writing, False)],
 )
 def test_calls_with_graphs_of_their_own_are_one_op_each(make: Any, training: bool) -> None:
     plain, model = pair(make, rows(), training=training, measure=True, cache=None)

@@ -1,4 +1,5 @@
-"""Higher-order ops: calls with graphs of their own among their arguments, such as `cond` and `flex_attention`.
+"""Higher-order ops: calls of other calls, such as `cond` and `flex_attention`, which have graphs of their own among their
+arguments, and of a user's op that writes over what it is given (it gets copies, which are results).
 
     nest_graphs(module, graph)
 
@@ -46,12 +47,30 @@ def nest_graphs(module: Any, graph: Any) -> None:
     torch = require("torch", "torch")
     beside = {node: attribute(module, node.target) for node in graph.nodes if node.op == "get_attr"}
     own = {node: each for node, each in beside.items() if isinstance(each, torch.fx.GraphModule)}
-    for user in dict.fromkeys(user for node in own for user in node.users):
-        graphs = tuple(own[node] for node in user.all_input_nodes if node in own)
-        user.args, user.kwargs = torch.fx.map_arg((user.args, user.kwargs), lambda node: own.get(node, node))
-        user.target = Nested(user.target, graphs)
+    for node in graph.nodes:
+        if isinstance(node.target, torch._ops.HigherOrderOperator) and _is_flat(node):
+            graphs = tuple(own[each] for each in node.all_input_nodes if each in own)
+            given = (node.args, node.kwargs)
+            node.args, node.kwargs = torch.fx.map_arg(given, lambda each: own.get(each, each))
+            node.target = Nested(node.target, graphs)
     for node in own:
-        graph.erase_node(node)
+        if not node.users:
+            graph.erase_node(node)
+
+
+def _is_flat(node: Any) -> bool:
+    """Whether tensors stand in nothing but sequences, as a plan knows them: those of a Triton kernel stand in dicts."""
+    found: list[Any] = []
+
+    def look(value: Any) -> None:
+        if hasattr(value, "all_input_nodes"):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            for each in value:
+                look(each)
+
+    look((*node.args, *node.kwargs.values()))
+    return set(found) == set(node.all_input_nodes) and not isinstance(node.meta.get("val"), dict)
 
 
 def has_nested(graph: Any) -> bool:
