@@ -5,6 +5,8 @@
     python benchmarks/fit_sweep.py --scale wide --device cuda --jobs 6 --shuffle 0 --limit 240 --out sweep.json
     python benchmarks/fit_sweep.py --backend aot_eager --out eager.json  torch.compile in fit's place
     python benchmarks/fit_sweep.py --catalogue packages --out sweep.json models of fit_packages.py, tiny
+    python benchmarks/fit_sweep.py --backend run --out run.json          the command `loadmaster run` in fit's place
+    python benchmarks/fit_sweep.py --backend plan --out plan.json        `loadmaster plan`, then `run` of its file
     python benchmarks/fit_sweep.py --scale gpu --device meta             only builds, and counts the weights
 
 A case (of `fit_models.py`) and a mode have a process of their own, forked from one that has imported the
@@ -20,6 +22,9 @@ times as far as the model is from itself ("itself"), and as far as weights that 
 libraries have no such model, or the ordinary model does not run there, or is not the same twice. With
 `--device meta` it is `built`. `judged_by` is the last of these limits that some tensor of a case that ran needed.
 
+Commands get a function that builds the case; a training step's gives the loss first. What they write with `--out`
+is compared; one that ends with an exit code of its own refuses (2, 4), differs (1) or crashes (all others).
+
 The file is written after every case; `--resume` goes on from it.
 """
 
@@ -30,6 +35,7 @@ import contextlib
 import gc
 import importlib.metadata
 import inspect
+import io
 import json
 import math
 import multiprocessing
@@ -51,12 +57,14 @@ from fnmatch import fnmatch
 from functools import cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting GPUs must not start CUDA before a fork
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -86,6 +94,9 @@ SMALL = 1e-3
 
 LIMITS = ("tolerance", "itself", "rounding of weights")
 """By which a tensor may agree, tried in this order."""
+
+COMMANDS = ("run", "plan")
+"""Backends that are commands: `run`, which makes a plan, and `plan`, whose file a `run` follows."""
 
 VAGUE = 1e-2
 """A model that is farther from itself can't be compared with."""
@@ -167,6 +178,9 @@ def run_task(task: Task, send: Callable[[Finding], None]) -> Finding:
     if known.skipped:
         return skip(finding, known.skipped)
 
+    if task.backend in COMMANDS:
+        judge_commands(finding, task, known, enter)
+        return finding
     enter("fit")
     try:
         began = time.perf_counter()
@@ -196,6 +210,86 @@ def run_task(task: Task, send: Callable[[Finding], None]) -> Finding:
         finding.extra["sensitivity"] = known.moved.get(finding.extra["worst"]["tensor"])
         finding.text += f"; weights that differ by 1e-7 move it by {finding.extra['sensitivity'] or 0.0:.2g}"
     return finding
+
+
+class WithLoss(nn.Module):
+    """A model as a training step of the command line: its first output is the loss."""
+
+    def __init__(self, built: Built) -> None:
+        super().__init__()
+        self.model, self.loss = built.model, built.loss
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+        output = self.model(*args, **kwargs)
+        return (self.loss(output), *tensors_of(output))
+
+
+def judge_commands(finding: Finding, task: Task, known: Reference, enter: Callable[[str], None]) -> None:
+    """Let commands do the case as a user's function, and judge what they write."""
+
+    def build() -> tuple[Any, ...]:
+        built = find_case(task.case).build(task.scale, task.mode == "train")
+        model = WithLoss(built) if task.mode == "train" else built.model
+        return (model, built.args, built.kwargs)
+
+    module = sys.modules["fit_case"] = ModuleType("fit_case")
+    module.build = build  # type: ignore[attr-defined]
+    train = ["--train"] if task.mode == "train" else []
+    about = ["fit_case:build", "--capacity", f"hbm={100 * task.share:g}%", "--device", task.device, *train]
+    search, found = ["--time-limit", f"{task.search:g}s"], {}
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        plan, out = f"{folder}/plan.json", f"{folder}/results.npz"
+        commands = {"run": ["run", *about, "--out", out, *(search if task.backend == "run" else [])]}
+        if task.backend == "plan":
+            commands = {"plan": ["plan", *about, "-m", "h200", "--no-run", "--out", plan, *search]} | commands
+            commands["run"].insert(2, plan)
+        for stage, words in commands.items():
+            enter(stage)
+            code, answer = run_command([*words, "--json"])
+            if code:
+                finding.outcome = {1: "differs", 2: "refused", 4: "refused"}.get(code, "crashed")
+                finding.text = f"{answer['error']['message']} (exit code {code})"
+                return
+        found = written_values(Path(out))
+    finding.seconds = time.perf_counter() - began
+    total, memory = answer["rows"][:2]
+    finding.value = memory["peak_bytes"]
+    finding.extra |= {name: total[name] for name in ("seconds", "predicted_seconds", "ordinary_seconds")}
+    finding.extra |= {"compared_by_run": total["compared"], "largest_by_run": total["largest_difference"]}
+    finding.extra["warnings"] = answer["warnings"]
+    judge(finding, [differences(found, known.values)], known.limits, known.moved)
+
+
+def run_command(words: list[str]) -> tuple[int, dict[str, Any]]:
+    """A command's exit code and what it answers."""
+    from loadmaster.cli.main import app
+
+    text, code = io.StringIO(), 0
+    with contextlib.redirect_stdout(text):
+        try:
+            app(words)
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return code, json.loads(text.getvalue() or "{}")
+
+
+def written_values(path: Path) -> Values:
+    """Results that `run --out` wrote, by the names of `call`: of a training step the first output is the loss."""
+    found: Values = {}
+    with np.load(path) as file:
+        arrays = {name: torch.from_numpy(file[name]) for name in file.files}
+    outputs = [value for name, value in arrays.items() if name.startswith("output_")]
+    train = any(name.startswith("gradient_") for name in arrays)
+    if train:
+        found["output/loss"], *outputs = outputs
+    found |= {f"output/{i}": value for i, value in enumerate(outputs)}
+    for name, value in arrays.items():
+        kind, _, own = name.partition("_")
+        if kind in ("gradient", "update"):
+            own = own.removeprefix("model.") if train else own
+            found[f"{'buffer' if kind == 'update' else kind}/{own}"] = value
+    return found
 
 
 def skip(finding: Finding, text: str) -> Finding:
@@ -817,7 +911,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--search", type=float, default=2.0, help="seconds that fit may look for a better plan"
     )
-    parser.add_argument("--backend", choices=("fit", "aot_eager"), default="fit")
+    parser.add_argument("--backend", choices=("fit", "aot_eager", *COMMANDS), default="fit")
     parser.add_argument("--threads", type=int, default=1, help="of torch, in each process")
     parser.add_argument("--out", type=Path, help="JSON, written after every case")
     parser.add_argument("--resume", action="store_true", help="leave out what the file has")

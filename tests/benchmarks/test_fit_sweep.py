@@ -6,12 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from benchmarks.fit_models import FAMILIES, SCALES  # noqa: E402
-from benchmarks.fit_sweep import CheapNoise, Finding, difference, judge, largest, last_lines  # noqa: E402
+from benchmarks.fit_sweep import CheapNoise, Finding, difference, judge, largest, last_lines, written_values  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -109,3 +110,17 @@ def test_a_wide_model_has_few_layers_and_no_more_tokens_than_its_scale() -> None
     assert (rows["longformer"].tokens, rows["longformer"].batch) == (1024, 2)
     bert = next(row for row in FAMILIES if row.name == "bert")
     assert bert.sized(wide, train=True).batch == wide.batch // 2
+
+
+def test_results_that_a_command_wrote_have_the_names_of_the_ordinary_ones(tmp_path: Path) -> None:
+    one = np.ones(2, np.float32)
+    np.savez(tmp_path / "forward.npz", output_0=one, update_seen=one)
+    assert [*written_values(tmp_path / "forward.npz")] == ["output/0", "buffer/seen"]
+    named = {"gradient_model.w": one, "update_model.seen": one}
+    np.savez(tmp_path / "step.npz", output_0=one, output_1=one, **named)
+    assert [*written_values(tmp_path / "step.npz")] == [
+        "output/loss",
+        "output/0",
+        "gradient/w",
+        "buffer/seen",
+    ]

@@ -66,6 +66,17 @@ class Untraced(nn.Linear):
 
 def untraced():
     return Untraced(8, 4), (torch.ones(5, 8),)
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(4, 8)
+    def forward(self, words, shift):
+        return self.table(words) - shift
+
+def words():
+    torch.manual_seed(0)
+    return Words(), (torch.ones(5, dtype=torch.long),), {"shift": torch.ones(5, 8)}
 """
 CPU = "cpu as measured: device memory over pinned host memory"
 
@@ -120,6 +131,44 @@ def test_inputs_come_from_a_file(spec: str) -> None:
     module, _ = sys.modules[spec].build()
     with np.load("o.npz") as file:
         assert np.array_equal(file["output_0"], module(torch.from_numpy(x)).detach().numpy())
+
+
+def test_what_is_no_model_or_run_is_named_with_what_there_is(spec: str) -> None:
+    Path("runs").mkdir()
+    for words in (["runs"], [f"{spec}:build", "runs"]):
+        code, document = call(*words)
+        assert code == 2 and "'runs' is a folder, and no run" in document["error"]["message"]
+    code, document = call(f"{spec}.py")
+    assert code == 2 and f"write {spec}:build or {spec}:step" in document["error"]["message"]
+    code, document = call(f"{spec}:build", "--capacity", "hbm=1MiB", "--capacity", "hbm=2MiB")
+    assert code == 2 and "'hbm' twice, the second time 2MiB" in document["error"]["message"]
+
+
+def test_inputs_of_a_file_go_by_their_names_and_are_what_the_model_takes(spec: str) -> None:
+    plan, model = plan_for(f"{spec}:words"), f"{spec}:words"
+    shift, words = np.full((5, 8), 2, np.float32), np.array([3, 1, 2, 0, 3])
+    about = (model, plan, "-m", "h200:hbm=1MiB", "--inputs")
+    np.savez("named.npz", shift=shift, words=words)
+    np.savez("ordered.npz", words, shift)
+    for file in ("named", "ordered"):
+        code, document = call(*about, f"{file}.npz", "--out", f"{file}.out.npz")
+        assert code == 0, document["error"]
+        module, *_ = sys.modules[spec].words()
+        with np.load(f"{file}.out.npz") as found:
+            assert np.array_equal(found["output_0"], module.table.weight.detach().numpy()[words] - shift)
+    np.savez("wrong.npz", words[:3], shift)
+    code, document = call(*about, "wrong.npz", "--out", "o.npz")
+    assert code == 2 and document["error"]["object"] == "words"
+    assert "(3,) for input 'words', which is torch.int64 (5,)" in document["error"]["message"]
+    np.savez("wrong.npz", words + 0.5, shift)
+    assert "torch.float64" in call(*about, "wrong.npz")[1]["error"]["message"]
+    np.savez("wrong.npz", words)
+    assert "by name: words, shift" in call(*about, "wrong.npz")[1]["error"]["message"]
+    np.savez("wrong.npz", words + 4, shift)
+    code, document = call(*about, "wrong.npz", "--out", "o.npz")
+    assert code == 2 and "itself fails on these inputs: index out of range" in document["error"]["message"]
+    assert "is a device" in call(*about, "/dev/null")[1]["error"]["message"]
+    assert not Path("o.npz").exists()
 
 
 def test_a_training_step_and_random_weights(spec: str) -> None:

@@ -84,7 +84,9 @@ def command(
         str | None, typer.Option(metavar="SIZE", help="Weights above it are cut into slices.")
     ] = None,
     verify: Annotated[bool, typer.Option(help="Compare with the ordinary run.")] = True,
-    inputs: Annotated[Path | None, typer.Option(help="An .npz file with the inputs, in order.")] = None,
+    inputs: Annotated[
+        Path | None, typer.Option(help="An .npz file with the inputs, by name or in order.")
+    ] = None,
     weights: Annotated[str, typer.Option(help="The module's own, or random.")] = "module",
     out: Annotated[Path | None, typer.Option(help="Write the results to an .npz file.")] = None,
     time_limit: Annotated[
@@ -185,6 +187,8 @@ def command(
     rows = _rows(model, device, ran)
     blocks = blocks_of(rows, ran.agreement, one_by_one=device != "cpu" and not cuda_graph)
     planning = ran.planning
+    if out is not None:
+        blocks.append(f"wrote {out}")
     if planning is not None and planning.written:
         about = ["--machine", machine, *_options("--capacity", capacity)] if machine is not None else []
         about += ["--weights", weights] if weights != "module" else []
@@ -220,6 +224,7 @@ def _search(
 
 def _refuse_search(plan: Path, sought: Mapping[str, Any]) -> None:
     """Options of a search make no sense where there is a plan."""
+    _refuse_folder(plan)
     for option, value in sought.items():
         if value is not None:
             raise Usage(
@@ -230,8 +235,25 @@ def _refuse_search(plan: Path, sought: Mapping[str, Any]) -> None:
             )
 
 
+def _refuse_folder(path: Path) -> None:
+    """A folder of runs is none of them."""
+    from loadmaster.runs.folder import is_run
+
+    if path.is_dir() and not is_run(path):
+        raise Usage(
+            f"'{path}' is a folder, and no run",
+            object=str(path),
+            remedy=f"give one of the runs in it: 'loadmaster runs {path}' lists them",
+        )
+
+
 def _check_function(model: Model, remedy: str) -> None:
     if not model.spec.is_function:
+        _refuse_folder(Path(model.source))
+        if Path(model.source).suffix == ".py":
+            from loadmaster.program.importers import guess_format
+
+            guess_format(model.source)  # says which functions the file has
         raise Usage(
             f"'{model.source}' is no PyTorch function, and these alone are run",
             object=model.source,

@@ -6,10 +6,11 @@ device, and numbers are made up where they are needed.
 
 from __future__ import annotations
 
+import inspect
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from loadmaster.errors import require
@@ -26,6 +27,7 @@ from loadmaster.program.importers.torch.importer import (
     model_and_inputs,
     plain_result,
 )
+from loadmaster.program.program import TensorKind
 
 WEIGHTS = ("module", "random")
 CLOSE = {2: 5e-2, 4: 1e-3, 8: 1e-6}
@@ -50,6 +52,31 @@ class Ready:
     @property
     def inputs(self) -> list[Any]:
         return self.captured.inputs(self.args, self.kwargs)
+
+    @property
+    def input_names(self) -> list[str]:
+        """What the module calls its inputs, in the same order; of a part of a nested one, its path."""
+        from torch.utils._pytree import keystr, tree_flatten_with_path
+
+        parameters = list(inspect.signature(self.module.forward).parameters)
+        leaves, _ = tree_flatten_with_path((self.args, dict(self.kwargs)))
+        names = []
+        for (place, key, *rest), _ in leaves:
+            by_place = place.idx == 0 and key.idx < len(parameters)
+            own = parameters[key.idx] if by_place else str(key.idx if place.idx == 0 else key.key)
+            names.append(f"{own}{keystr(tuple(rest))}")
+        return [names[given.position] for given in self.captured.given if given.kind == TensorKind.INPUT]
+
+    def fed(self, inputs: Sequence[Any]) -> Ready:
+        """The same with other inputs."""
+        from torch.utils._pytree import tree_flatten, tree_unflatten
+
+        leaves, shape = tree_flatten((self.args, self.kwargs))
+        positions = [given.position for given in self.captured.given if given.kind == TensorKind.INPUT]
+        for position, value in zip(positions, inputs, strict=True):
+            leaves[position] = value
+        args, kwargs = tree_unflatten(leaves, shape)
+        return replace(self, args=args, kwargs=kwargs)
 
 
 def make_ready(

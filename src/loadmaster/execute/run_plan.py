@@ -12,11 +12,11 @@ import numpy as np
 
 from loadmaster.arrays import read_npz
 from loadmaster.clock import now
-from loadmaster.errors import BadProgram, NoAnswer, require
+from loadmaster.errors import BadProgram, LoadmasterError, NoAnswer, require
 from loadmaster.execute import own_allocator
 from loadmaster.execute.measured_cache import cache_folder
 from loadmaster.execute.op_times import write_cost_file
-from loadmaster.files import replacing, writing
+from loadmaster.files import replacing, special_kind, writing
 from loadmaster.machine import Machine, load_machine
 from loadmaster.machine.presets import standalone_text
 from loadmaster.offload.kind import KIND as OFFLOAD
@@ -155,7 +155,8 @@ def run_plan(
       budget: bytes of fast memory that it may have; else the capacity.
       repeats, warmups: runs that count, and runs before that don't.
       placement: 'planned': results at the plan's offsets; 'allocator': PyTorch's; 'arena': copied.
-      inputs: an .npz file with the inputs, in order; by default those of the function.
+      inputs: an .npz file with the inputs, by the names that the module gives them or in order; by default those of
+        the function.
       weights: 'module' or 'random'.
       results: an .npz file for outputs, gradients and updates.
     """
@@ -167,8 +168,9 @@ def run_plan(
     from loadmaster.execute.speeds import is_measured_on_cpu
 
     if inputs is not None and not inputs.is_file():
+        kind = special_kind(inputs)
         raise BadRequest(
-            f"there is no file '{inputs}'",
+            f"there is no file '{inputs}'" if kind is None else f"'{inputs}' is {kind}",
             object="--inputs",
             number=str(inputs),
             remedy="write it with numpy.savez",
@@ -185,6 +187,7 @@ def run_plan(
     backend_for(device).close()  # no device: said before anything is made
     with_bytes(machine or load_machine(BASE), capacity)  # the same for memories
     ready = make_ready(model, device, training=training, weights=weights, split_over=split_over)
+    given = ready.inputs if inputs is None else _read_inputs(inputs, ready)
     if isinstance(plan, PlanSearch):
         found = _search_plan(ready, model, plan, machine, capacity, device, costs, say)
     else:
@@ -194,7 +197,6 @@ def run_plan(
     repeated = program.repeats
     captured = ready.captured if repeated is None else ready.captured.repeated(repeated.ops)
     predicted = simulate(program, machine, decided).total_ps
-    given = ready.inputs if inputs is None else _read_inputs(inputs, ready)
     ordinary = None
     if verify and inputs is None:
         ordinary = _run_ordinarily(ready, device, repeats, warmups, say)
@@ -214,7 +216,13 @@ def run_plan(
         graph=cuda_graph,
         timings=timings,
     ) as executor:
-        measured = executor.measure(*given, repeats=repeats, warmups=warmups)
+        try:
+            measured = executor.measure(*given, repeats=repeats, warmups=warmups)
+        except LoadmasterError:
+            raise
+        except Exception:
+            _refuse_failing(ready.fed(given), model)
+            raise
         agreed = None
         if ordinary is not None:
             agreed = agreement(_comparable_results(executor, measured, given), ordinary.values)
@@ -366,15 +374,43 @@ def _read_inputs(path: Path, ready: Ready) -> list[Any]:
 
     torch = require("torch", "torch")
     read = read_npz(path, refused, most_file=_MOST_INPUTS, most_bytes=_MOST_INPUTS)
-    arrays, expected = list(read.values()), ready.inputs
+    names, expected = ready.input_names, ready.inputs
+    arrays = [read[name] for name in names] if set(read) == set(names) else list(read.values())
     if len(arrays) != len(expected):
         raise BadProgram(
             f"'{path}' has {len(arrays)} arrays and the model takes {len(expected)} inputs",
             object=str(path),
             number=len(arrays),
-            remedy="give one for each, in order",
+            remedy=f"give one for each, in order or by name: {', '.join(names)}",
         )
-    return [torch.from_numpy(array).to(like.dtype) for array, like in zip(arrays, expected, strict=True)]
+    found = []
+    for name, array, like in zip(names, arrays, expected, strict=True):
+        value = torch.from_numpy(array)
+        if value.shape != like.shape or not torch.can_cast(value.dtype, like.dtype):
+            raise BadProgram(
+                f"'{path}' has {value.dtype} {tuple(value.shape)} for input '{name}', which is "
+                f"{like.dtype} {tuple(like.shape)}",
+                object=name,
+                number=str(tuple(value.shape)),
+                remedy="give it as the function's example is, or change the example",
+            )
+        found.append(value.to(like.dtype))
+    return found
+
+
+def _refuse_failing(ready: Ready, model: str) -> None:
+    """Refuse inputs on which the module itself fails: an error of an op is the user's own then."""
+    from loadmaster.execute.ready import ordinary_run
+
+    try:
+        ordinary_run(ready, "cpu")
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise BadProgram(
+            f"'{model}' itself fails on these inputs: {reason}",
+            object=model,
+            remedy="see that it runs with them in Python",
+        ) from error
 
 
 def _run_ordinarily(

@@ -122,7 +122,7 @@ class ModelSource:
             raise BadRequest(
                 f"there is no machine for '{self.name}'",
                 object="--machine",
-                remedy="give --machine, for example --machine nnp-i",
+                remedy=f"give --machine, for example --machine {'h200' if self.is_function else 'nnp-i'}",
             )
         return load_machine(MODELS[stem].machine if name is None else name)
 

@@ -66,7 +66,17 @@ def parse_capacity(given: GivenCapacity) -> dict[str, Bytes | Share]:
                 number=text,
                 remedy=f"write hbm={text}",
             )
-    return {memory: _parse_size(memory, size) for memory, _, size in pairs}
+    sizes: dict[str, Bytes | Share] = {}
+    for memory, _, size in pairs:
+        if memory in sizes:
+            raise BadRequest(
+                f"--capacity gives '{memory}' twice, the second time {size}",
+                object="--capacity",
+                number=size,
+                remedy="give each memory one capacity",
+            )
+        sizes[memory] = _parse_size(memory, size)
+    return sizes
 
 
 def _typed(memory: str, size: Bytes | Share | int | str) -> Bytes | Share:

@@ -182,6 +182,20 @@ def test_views_copies_constants_and_state() -> None:
         assert (value is None and leaf is None) or torch.equal(leaf, value)
 
 
+def test_calls_that_show_several_tensors_are_views_of_one_each() -> None:
+    class Grid(nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            rows, columns = torch.meshgrid(x, y, indexing="ij")
+            one, other = torch.broadcast_tensors(x, columns.t())
+            return rows * columns, one - other
+
+    module, args = Grid(), (torch.rand(3), torch.rand(4))
+    captured = capture(module, args, name="grid")
+    results, seen = run(captured, module, args)
+    check_rows(captured, seen)
+    assert all(torch.equal(*pair) for pair in zip(results, module(*args), strict=True))
+
+
 def test_names_of_nodes_stay_where_devices_change() -> None:
     module, args = GPU_MODELS["llama"].build("tiny")
     captured = capture(module, args, name="llama")

@@ -79,6 +79,27 @@ def scaled():
 def raises():
     return [][3]
 
+def exits():
+    raise SystemExit(3)
+
+def takes(size):
+    return nn.Linear(size, size), (torch.zeros(2, size),)
+
+def alone():
+    return nn.Linear(8, 8)
+
+def keywords():
+    return nn.Linear(8, 8), (torch.zeros(2, 8),), [1]
+
+class Branches(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x
+        return -x
+
+def branches():
+    return Branches(), (torch.zeros(2),)
+
 class Given:
     def __init__(self, value):
         self.value = value
@@ -151,8 +172,9 @@ def test_a_function_is_named_by_its_file_too(module: str) -> None:
     ):
         assert as_module(other) == other
     assert load_model(f"{module}.py:build").hash == import_model(f"{module}:build").hash
-    with pytest.raises(BadProgram, match="go to the file's folder and write net:build"):
-        load_model("/far/net.py:build")
+    for reader in (load_model, load_function):
+        with pytest.raises(BadProgram, match="go to the file's folder and write net:build"):
+            reader("/far/a b/net.py:build")
 
 
 def test_modules_whose_code_looks_at_values_are_built_without_weights(module: str) -> None:
@@ -168,6 +190,28 @@ def test_a_function_that_fails_is_not_our_bug(module: str) -> None:
     for format in (None, "torch"):
         with pytest.raises(BadProgram, match=r"raises IndexError: .*net_of_test\.py, line \d+"):
             import_model(f"{module}:raises", format)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("exits", "raises SystemExit: 3"),
+        ("takes", "can't be called without arguments"),
+        ("alone", "it returns Linear: return the module and a tuple"),
+        ("keywords", r"it returns \(Linear, tuple, list\)"),
+        ("branches", r"it branches on a tensor's values \(net_of_test.py, line \d+: if x.sum\(\) > 0\)"),
+    ],
+)
+def test_functions_that_give_no_model_are_refused(module: str, function: str, said: str) -> None:
+    for format in ("torch",) if function == "takes" else (None, "torch"):
+        with pytest.raises(BadProgram, match=said):
+            import_model(f"{module}:{function}", format)
+
+
+def test_a_script_that_ends_the_process_when_it_is_imported_is_named(module: str) -> None:
+    Path("script_of_test.py").write_text("raise SystemExit(2)", encoding="utf-8")
+    with pytest.raises(BadProgram, match="module 'script_of_test' can't be imported: SystemExit: 2"):
+        load_function("script_of_test:build")
 
 
 def test_objects_among_the_results_are_left_out(module: str) -> None:

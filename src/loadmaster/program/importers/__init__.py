@@ -85,7 +85,7 @@ def _executorch(source: str, options: ImportOptions) -> Program:
 
 
 def _function(source: str, options: ImportOptions) -> Program:
-    """PyTorch if the function takes nothing and gives a module with its inputs, else JAX."""
+    """PyTorch if the function takes nothing and gives a module, else JAX."""
     result = None if options.args else torch_result(source)
     return _jax(source, options) if result is None else _torch(source, options, result)
 
@@ -124,7 +124,7 @@ ENDINGS = {
 
 def import_model(source: str, format: str | None = None, options: ImportOptions | None = None) -> Program:
     """Import a file, or 'module:function' of JAX or PyTorch. The format follows from the ending."""
-    found = format or _guess(source)
+    found = format or guess_format(source)
     if found == "function":
         return _function(source, options or ImportOptions())
     if found not in FORMATS:
@@ -171,7 +171,8 @@ def _functions(file: Path) -> str:
     return " or ".join(f"{module}:{name}" for name in names[:3] or ["FUNCTION"])
 
 
-def _guess(source: str) -> str:
+def guess_format(source: str) -> str:
+    """The format of a model by its name; a name that tells none is refused."""
     ending = Path(source).suffix.lower()
     if ending in ENDINGS:
         return ENDINGS[ending]
@@ -246,6 +247,8 @@ def load_function(spec: str) -> Callable[..., Any]:
     module_name, _, function_name = spec.partition(":")
     if not module_name or not function_name:
         raise BadProgram(f"'{spec}' names no function", object=spec, remedy="write module:function")
+    if module_name.endswith(".py"):
+        guess_format(spec)  # it is not below this folder, and refused
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
@@ -260,7 +263,7 @@ def load_function(spec: str) -> Callable[..., Any]:
         ) from error
     except LoadmasterError:
         raise
-    except Exception as error:  # the user's code, and all that it imports
+    except (Exception, SystemExit) as error:  # the user's code, and all that it imports
         reason = (str(error) or "no reason given").splitlines()[0]
         raise BadProgram(
             f"module '{module_name}' can't be imported: {type(error).__name__}: {reason}",
@@ -281,17 +284,17 @@ def load_function(spec: str) -> Callable[..., Any]:
 
 
 def torch_result(spec: str) -> Any:
-    """What a function gives if that is a PyTorch module with its inputs, else None.
+    """What a function gives if there is a PyTorch module in it, else None.
 
     It is called to see, on the meta device, if it takes no arguments and PyTorch is installed.
     """
     function = load_function(spec)
     if not takes_nothing(function) or find_spec("torch") is None:
         return None
-    from loadmaster.program.importers.torch.importer import is_model, made_on_meta
+    from loadmaster.program.importers.torch.importer import has_module, made_on_meta
 
     result = made_on_meta(function)
-    return result if is_model(result) else None
+    return result if has_module(result) else None
 
 
 def takes_nothing(function: Callable[..., Any]) -> bool:

@@ -19,8 +19,9 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import loadmaster
 from loadmaster.errors import BadProgram, LoadmasterError, require
-from loadmaster.program.importers import load_function
+from loadmaster.program.importers import load_function, takes_nothing
 from loadmaster.program.importers.torch.graph import (
     Graph,
     Step,
@@ -93,11 +94,12 @@ def made_on_meta(function: Callable[[], Any]) -> Any:
     no data, and really on the CPU where that is not enough.
     """
     torch = require("torch", "torch")
+    _check_takes_nothing(function)
     for place, finished in ((torch.device("meta"), _as_is), (_parameters_on_meta(), _rest_on_meta)):
         try:
             with place, torch.no_grad():
                 return finished(function())
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if "meta" not in str(error):
                 raise _own_fault(function, error) from error
     return made_on_cpu(function)
@@ -121,18 +123,33 @@ def _rest_on_meta(result: Any) -> Any:
 def made_on_cpu(function: Callable[[], Any]) -> Any:
     """What a function gives, with all of its data."""
     torch = require("torch", "torch")
+    _check_takes_nothing(function)
     try:
         with torch.device("cpu"):
             return function()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _own_fault(function, error) from error
 
 
-def _own_fault(function: Callable[[], Any], error: Exception) -> Exception:
+def _check_takes_nothing(function: Callable[..., Any]) -> None:
+    if not takes_nothing(function):
+        name = _name_of(function)
+        raise BadProgram(
+            f"'{name}' can't be called without arguments",
+            object=name,
+            remedy="give a function that takes none, and calls it",
+        )
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return f"{getattr(function, '__module__', '')}:{getattr(function, '__name__', function)}"
+
+
+def _own_fault(function: Callable[[], Any], error: Exception | SystemExit) -> BaseException:
     """The error of a user's function, as one that is not ours."""
     if isinstance(error, LoadmasterError | OSError):
         return error
-    name = f"{getattr(function, '__module__', '')}:{getattr(function, '__name__', function)}"
+    name = _name_of(function)
     reason = (str(error).strip() or "no reason given").splitlines()[0]
     last = traceback.extract_tb(error.__traceback__)[-1]
     return BadProgram(
@@ -173,7 +190,7 @@ def model_and_inputs(
     trained: then every layer is in the mode that the function left it in."""
     if not is_model(result):
         raise BadProgram(
-            f"'{spec}' does not return (nn.Module, args) or (nn.Module, args, kwargs)",
+            f"'{spec}' does not return (nn.Module, args) or (nn.Module, args, kwargs): it returns {_shown(result)}",
             object=spec,
             remedy="return the module and a tuple of its example inputs",
         )
@@ -189,7 +206,22 @@ def is_model(result: Any) -> bool:
         and len(result) in (2, 3)
         and isinstance(result[0], torch.nn.Module)
         and isinstance(result[1], tuple | list)
+        and all(isinstance(each, Mapping) for each in result[2:])
     )
+
+
+def has_module(result: Any) -> bool:
+    """Whether there is a PyTorch module in a function's result, with example inputs or not."""
+    torch = require("torch", "torch")
+    parts = result if isinstance(result, tuple | list) else (result,)
+    return any(isinstance(part, torch.nn.Module) for part in parts)
+
+
+def _shown(result: Any) -> str:
+    """The types of what a function gave."""
+    if not isinstance(result, tuple):
+        return type(result).__name__
+    return f"({', '.join(type(part).__name__ for part in result)})"
 
 
 def exported_program(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, name: str) -> Any:
@@ -203,7 +235,8 @@ def exported_program(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
         raise BadProgram(
             f"torch.export can't read '{name}': {why_not(error)}",
             object=name,
-            remedy="make the module exportable with torch.export.export",
+            remedy="see that it runs with these inputs in Python, and let it branch on no tensor's values; "
+            "loadmaster.fit runs it as it is",
         ) from error
     for node in list(exported.graph.nodes):
         idle = node.op == "call_function" and op_name(node.target) in _DROPOUTS and not node.args[2]
@@ -213,11 +246,31 @@ def exported_program(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     return exported
 
 
+_LOOKS_AT_VALUES = {
+    "GuardOnDataDependentSymNode": "it branches on a tensor's values",
+    "PendingUnbackedSymbolNotFound": "a tensor's size depends on values",
+}
+"""What a tracer's errors mean, by type."""
+
+
 def why_not(error: Exception) -> str:
-    """A tracer's reason in one line, with the place in the user's code if it names one."""
-    lines = (str(error).strip() or type(error).__name__).splitlines()
-    caused = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return f"{lines[0]} {caused[0]}" if caused else lines[0]
+    """A tracer's reason in one line, with the line of the user's code."""
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return f"{_LOOKS_AT_VALUES.get(type(error).__name__, reason)}{_own_line(error)}"
+
+
+def _own_line(error: Exception) -> str:
+    """The innermost line of code that is neither ours nor PyTorch's nor Python's, in brackets."""
+    torch = require("torch", "torch")
+    libraries = {Path(str(each.__file__)).parent for each in (torch, loadmaster)}
+    python = Path(traceback.__file__).parent
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        above = Path(frame.filename).parents
+        standard = python in above and "site-packages" not in frame.filename
+        if frame.line and not standard and libraries.isdisjoint(above):
+            code = frame.line.rstrip(":")
+            return f" ({Path(frame.filename).name}, line {frame.lineno}: {code})"
+    return ""
 
 
 def keeps_cache(kwargs: Mapping[str, Any]) -> bool:

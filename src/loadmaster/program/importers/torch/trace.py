@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadmaster.errors import BadProgram, require
-from loadmaster.program.importers.torch.graph import Given, Result, Traced, drop_idle, placeholders, tidy
+from loadmaster.program.importers.torch.graph import (
+    Given,
+    Result,
+    Traced,
+    drop_idle,
+    op_name,
+    placeholders,
+    tidy,
+)
 from loadmaster.program.importers.torch.importer import (
     exported_program,
     keeps_cache,
@@ -55,7 +63,8 @@ def trace_forward(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], n
     """The ops that the module calls, composite ones such as attention in one piece."""
     torch = require("torch", "torch")
     with quiet(), torch.no_grad():
-        exported = exported_program(module, args, kwargs, name).run_decompositions({})
+        exported = exported_program(module, args, kwargs, name)
+        exported = exported.run_decompositions(_views_of_several())
     drop_idle(exported.graph)
     specs = exported.graph_signature.output_specs
     changed = {spec.target for spec in specs if spec.kind.name == "BUFFER_MUTATION"}
@@ -65,6 +74,12 @@ def trace_forward(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], n
     share_tied(traced, module)
     tidy(traced, name)
     return traced
+
+
+def _views_of_several() -> dict[Any, Callable[..., Any]]:
+    """How calls that show several tensors at once become views of one each."""
+    table = require("torch", "torch").export.default_decompositions()
+    return {target: table[target] for target in table if op_name(target) in ("meshgrid", "broadcast_tensors")}
 
 
 def _given(exported: Any, changed: set[str]) -> list[Given]:
