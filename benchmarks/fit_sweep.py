@@ -228,7 +228,7 @@ def judge_commands(finding: Finding, task: Task, known: Reference, enter: Callab
     """Let commands do the case as a user's function, and judge what they write."""
 
     def build() -> tuple[Any, ...]:
-        built = find_case(task.case).build(task.scale, task.mode == "train")
+        built = CATALOGUES[task.catalogue][task.case].build(task.scale, task.mode == "train")
         model = WithLoss(built) if task.mode == "train" else built.model
         return (model, built.args, built.kwargs)
 
