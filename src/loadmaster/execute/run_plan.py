@@ -220,8 +220,9 @@ def run_plan(
             measured = executor.measure(*given, repeats=repeats, warmups=warmups)
         except LoadmasterError:
             raise
-        except Exception:
-            _refuse_failing(ready.fed(given), model)
+        except Exception as error:
+            if not own_allocator.is_shortage(error):
+                _refuse_failing(ready.fed(given), model)
             raise
         agreed = None
         if ordinary is not None:

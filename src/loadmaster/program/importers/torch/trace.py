@@ -28,6 +28,7 @@ from loadmaster.program.importers.torch.importer import (
     quiet,
     why_not,
 )
+from loadmaster.program.importers.torch.nested import nest_graphs
 from loadmaster.program.program import TensorKind
 
 
@@ -65,6 +66,7 @@ def trace_forward(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], n
     with quiet(), torch.no_grad():
         exported = exported_program(module, args, kwargs, name)
         exported = exported.run_decompositions(_views_of_several())
+    nest_graphs(exported.graph_module, exported.graph)
     drop_idle(exported.graph)
     specs = exported.graph_signature.output_specs
     changed = {spec.target for spec in specs if spec.kind.name == "BUFFER_MUTATION"}
