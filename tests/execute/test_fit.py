@@ -568,11 +568,40 @@ def test_a_batch_of_no_rows_has_gradients_of_zeros() -> None:
     assert same(gradients(model), gradients(plain))
 
 
-def test_a_second_backward_call_is_refused() -> None:
-    _, model = pair(Stack, rows(), training=True)
+@pytest.mark.parametrize("between", [False, True])
+def test_a_graph_that_is_retained_is_run_again(between: bool) -> None:
+    plain, model = pair(lambda: Parts(3, 2, dropout=0.4), rows(), training=True, memory="60%")
+    drawn = []
+    for each in (plain, model):
+        torch.manual_seed(3)
+        loss = each(rows()).square().mean()
+        loss.backward(retain_graph=True)
+        weight = each.rest.first.layers[1].weight
+        (alone,) = torch.autograd.grad(
+            loss, weight, retain_graph=True
+        )  # as adaptive weights of losses are made
+        if between:
+            step(each, rows(seed=2))
+        (loss * alone.norm()).backward()
+        drawn.append(torch.rand(4))
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            loss.backward()
+    assert same(gradients(model), gradients(plain)) and same(*drawn)
+    with torch.no_grad():  # and life goes on
+        assert same(model.eval()(rows()), plain.eval()(rows()))
+    assert not any(graph._over for graph in session_of(model).graphs), "nothing is kept that nobody wants"
+
+
+@pytest.mark.parametrize("changed", ["a weight", "running means"])
+def test_a_second_backward_call_through_what_has_changed_is_refused(changed: str) -> None:
+    make = Stack if changed == "a weight" else Odd
+    _, model = pair(make, rows(), training=True)
     loss = model(rows()).square().mean()
     loss.backward(retain_graph=True)
-    with pytest.raises(LoadmasterError, match="its backward call was made before"):
+    if changed == "a weight":
+        with torch.no_grad():
+            next(model.parameters()).mul_(2)
+    with pytest.raises(LoadmasterError, match="call was made before, and what it was given has changed"):
         loss.backward()
     step(model, rows())  # and life goes on
 

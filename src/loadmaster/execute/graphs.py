@@ -108,6 +108,8 @@ class PlannedGraph:
         """The training step whose activations are on the device."""
         self._waiting: dict[int, Step] = {}
         """Those whose activations are on the host."""
+        self._over: dict[int, Step] = {}
+        """Those whose backward call was made and may be made again (`retain_graph`): without activations."""
         session.graphs.append(self)
 
     # The two calls.
@@ -127,7 +129,8 @@ class PlannedGraph:
             if not self.session.called:
                 self.session.entered = clock.now()
             self.session.called[self] += 1
-            call = Step(list(args), random_state(self.session.device))
+            training = self.prepared.forward_outputs is not None
+            call = Step(list(args), random_state(self.session.device), training=training)
             found = self._with_retries(call, lambda: self._executor_for(args, states).forward(given))
             self.session.reads_host = self._executor is None or not self._executor.is_ahead
             self._count_code()
@@ -163,17 +166,25 @@ class PlannedGraph:
 
     def backward(self, number: int, tangents: Sequence[Any]) -> list[Any]:
         """Gradients by primal; None where there is none. `number`: what the forward call's token says."""
-        return self.session.on_thread(self._backward, number, tangents)
+        keeps = bool(require("torch", "torch")._C._autograd._get_current_graph_task_keep_graph())
+        return self.session.on_thread(self._backward, number, tangents, keeps)
 
-    def _backward(self, number: int, tangents: Sequence[Any]) -> list[Any]:
+    def _backward(self, number: int, tangents: Sequence[Any], keeps: bool) -> list[Any]:
+        device = self.session.device
         with self.session.lock:
             self.session.take_back()
-            step = self._step(number)
-            again = False
+            step, drawn = self._step(number), None
+            again = number in self._over
+            if again:
+                drawn = random_state(device)
+                self._set_aside()
+                set_random_state(step.random, device)
 
             def go() -> list[Any]:
                 nonlocal again
-                if again:  # the plan is another one: its forward half comes first
+                if (
+                    again
+                ):  # the forward half comes first: the plan is another one, or no activations are there
                     self._executor_for(step.args).forward(step.args)
                     step.executor = self._executor
                 elif step is not self._active:
@@ -188,8 +199,13 @@ class PlannedGraph:
 
             found = self._with_retries(step, go)
             self._count_code()
+            if drawn is not None:
+                set_random_state(drawn, device)
             self._active = None
             self._waiting.pop(number, None)
+            self._over = {at: each for at, each in self._over.items() if each.is_wanted and at != number}
+            if keeps:
+                self._over[number], step.executor = step, None
             return found
 
     def _step(self, number: int) -> Step:
@@ -197,8 +213,14 @@ class PlannedGraph:
             return self._active
         if number in self._waiting:
             return self._waiting[number]
+        over = self._over.get(number)
+        if over is not None and over.is_unchanged:
+            return over
+        reason = "its backward call was made before"
+        if over is not None:
+            reason += ", and what it was given has changed since"
         raise BadMachine(
-            f"the activations of '{self.name}' are not there any more: its backward call was made before",
+            f"the activations of '{self.name}' are not there any more: {reason}",
             object=self.name,
             number=number,
             remedy="call backward() once after each forward call; add losses up in place of retain_graph=True",

@@ -556,21 +556,27 @@ class State:
 
 
 class Step:
-    """A training step from its forward call to its backward call."""
+    """A call, and in training all that comes until its backward call."""
 
     _numbers = itertools.count(1)
 
-    def __init__(self, args: list[Any], random: Any) -> None:
+    def __init__(self, args: list[Any], random: Any, *, training: bool) -> None:
         torch = require("torch", "torch")
         self.args, self.random, self.number = args, random, next(Step._numbers)
         self.executor: CallExecutor | None = None
         self.paused: Paused | None = None
+        self._versions = [each._version for each in args] if training else []
         self._token = torch.tensor([self.number])
         self._alone = storage_users(self._token)
 
     def handed_out(self) -> Any:
         """What PyTorch keeps for the backward call: a tensor that has the number."""
         return self._token[:]
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether what the forward call was given is what it was."""
+        return self._versions == [each._version for each in self.args]
 
     @property
     def is_wanted(self) -> bool:
