@@ -77,6 +77,25 @@ class Words(nn.Module):
 def words():
     torch.manual_seed(0)
     return Words(), (torch.ones(5, dtype=torch.long),), {"shift": torch.ones(5, 8)}
+
+class Odd(nn.Linear):
+    def __init__(self):
+        super().__init__(8, 4)
+        self.register_buffer("grid", torch.eye(4).to_sparse())
+        self.register_buffer("scale", torch.ones(4), persistent=False)
+        self.register_buffer("same", self.scale)
+    def forward(self, x):
+        return super().forward(x) * self.same
+
+class Branches(Odd):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (super().forward(x),))
+
+def odd():
+    return Odd(), (torch.ones(5, 8),)
+
+def branches():
+    return Branches(), (torch.ones(5, 8),)
 """
 CPU = "cpu as measured: device memory over pinned host memory"
 
@@ -279,6 +298,28 @@ def test_an_ordinary_run_that_fails_is_told_and_the_plan_is_run(spec: str) -> No
     )
     assert result.exit_code == 0 and "results" in result.stdout and "not compared" in result.stdout
     assert "the ordinary run fails, so results are not compared: only traced" in result.stderr
+
+
+def test_a_sparse_buffer_and_one_with_two_names_stand_in_the_ordinary_run(spec: str) -> None:
+    plan = plan_for(f"{spec}:odd")
+    code, document = call(f"{spec}:odd", plan, "-m", "h200:hbm=1MiB")
+    total, memory, *_ = document["rows"]
+    assert code == 0 and total["largest_difference"] == 0
+    # Weights, the shared buffer once, the input and two results; a sparse buffer has no bytes of its own.
+    assert memory["ordinary_bytes"] == 4 * (8 * 4 + 4 + 4 + 5 * 8 + 2 * 5 * 4)
+    ready = make_ready(f"{spec}:odd", "cpu")
+    assert {"scale", "same"} <= ready.weights.keys()
+
+
+def test_an_ordinary_run_whose_peak_cannot_be_counted_has_a_time(spec: str) -> None:
+    plan = plan_for(f"{spec}:branches")
+    args = ["run", f"{spec}:branches", plan, "-m", "h200:hbm=1MiB", "--device", "cpu"]
+    code, document = call(*args[1:4], "h200:hbm=1MiB")
+    total, memory, *_ = document["rows"]
+    assert code == 0 and total["largest_difference"] == 0 and total["ordinary_seconds"] > 0
+    assert memory["ordinary_bytes"] is None
+    shown = CliRunner().invoke(app, args).stdout
+    assert "ordinary run" in shown and "peak 0" not in shown and "of the memory" not in shown
 
 
 def test_differences_are_shares_of_the_largest_value() -> None:

@@ -340,10 +340,11 @@ def blocks_of(
     ]
     if total["ordinary_seconds"] is not None:
         factor = total["seconds"] / total["ordinary_seconds"] if total["ordinary_seconds"] else 1.0
-        more = memory["peak_bytes"] / memory["ordinary_bytes"] if memory["ordinary_bytes"] else 1.0
-        cost = f"the plan takes {factor:.2f} times as long in {more:.0%} of the memory"
-        peak = show_bytes(memory["ordinary_bytes"])
-        cells.append(("ordinary run", f"{_seconds(total['ordinary_seconds'])}, peak {peak}: {cost}"))
+        cost, peak = f"the plan takes {factor:.2f} times as long", ""
+        if memory["ordinary_bytes"]:
+            peak = f", peak {show_bytes(memory['ordinary_bytes'])}"
+            cost += f" in {memory['peak_bytes'] / memory['ordinary_bytes']:.0%} of the memory"
+        cells.append(("ordinary run", f"{_seconds(total['ordinary_seconds'])}{peak}: {cost}"))
     cells.append(("results", text))
     table = Table(("what", "value"), cells, f"{total['model']} on {total['device']}")
     if not comparable:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -27,6 +27,7 @@ from loadmaster.program.importers.torch.importer import (
     model_and_inputs,
     plain_result,
 )
+from loadmaster.program.importers.torch.nested import has_nested
 from loadmaster.program.program import TensorKind
 
 WEIGHTS = ("module", "random")
@@ -98,7 +99,9 @@ def make_ready(
     if weights == "random":
         args, kwargs = _made_up(args, kwargs, seed)
         return Ready(module, args, kwargs, captured, RandomWeights(captured, device, seed), training)
-    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    # A tracer may call what is shared by any of its names.
+    own = dict(module.named_parameters(remove_duplicate=False))
+    own |= dict(module.named_buffers(remove_duplicate=False))
     return Ready(module, args, kwargs, captured, own, training)
 
 
@@ -127,8 +130,8 @@ class OrdinaryRun:
 
     values: Mapping[str, Any]
     """What it gives, by name, on the host."""
-    peak_bytes: int
-    """Most that was in use, weights and inputs included."""
+    peak_bytes: int | None
+    """Most that was in use, weights and inputs included; None: it can't be counted."""
     seconds: float | None
     """The median of several runs; None if none were asked for."""
 
@@ -154,7 +157,8 @@ def ordinary_run(ready: Ready, device: str, *, repeats: int = 0, warmups: int = 
             return leaves
 
         torch.manual_seed(SEED)
-        with most.watching(values, args, kwargs):
+        counted = at.type == "cuda" or not has_nested(ready.captured.graph)
+        with most.watching(values, args, kwargs) if counted else nullcontext():
             leaves = step()
     named = {
         f"output {i}": leaf.detach().to("cpu")
@@ -167,7 +171,7 @@ def ordinary_run(ready: Ready, device: str, *, repeats: int = 0, warmups: int = 
     seconds = None
     if repeats:
         seconds = median(Clock(at).seconds(step, repeats=repeats, warmups=warmups))
-    return OrdinaryRun(named, most.bytes, seconds)
+    return OrdinaryRun(named, most.bytes if counted else None, seconds)
 
 
 def values_on(ready: Ready, device: str) -> dict[str, Any]:
@@ -237,8 +241,10 @@ class _Peak:
         from torch.utils._pytree import tree_leaves
 
         for tensor in tree_leaves(tensors):
-            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata not in self._seen:
-                storage = tensor.untyped_storage()
+            if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+                continue  # a sparse one has no storage
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._seen:
                 key, size = storage._cdata, int(storage.nbytes())
                 self._seen.add(key)
                 self._now += size

@@ -306,6 +306,91 @@ def test_a_parameter_without_a_part_in_the_loss_has_no_gradient() -> None:
         assert torch.equal(leaf, expected_leaf(result, output, twin))
 
 
+class Same(nn.Module):
+    """Two biases with one gradient, as an LSTM's, beside a parameter that is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4))
+        self.unused = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Any) -> Any:
+        return (x + (self.first + self.second)).square().sum()
+
+
+class Keeps(nn.Module):
+    """A mask that is made at the first call and kept for the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.mask = nn.Linear(4, 4), None
+
+    def forward(self, x: Any) -> Any:
+        if self.mask is None:
+            self.mask = x.new_ones(x.shape[-1])
+        return (self.linear(x) * self.mask).square().sum()
+
+
+class Weighted(nn.Module):
+    """Its layer has a weight that is made of parameters, which is no leaf."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.utils.weight_norm(nn.Linear(4, 4))
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(x).square().sum()
+
+
+@pytest.mark.parametrize("make", [Same, Keeps])
+def test_steps_of_modules_that_make_or_keep_more_than_parameters(make: Any) -> None:
+    module, args = make(), (torch.randn(3, 4),)
+    attributes = dict(vars(module))
+    captured = capture(module, args, name="step", training=True)
+    assert vars(module) == attributes
+    results, seen = run(captured, module, args)
+    check_rows(captured, seen)
+    output, twin = reference(module, args, True)
+    trained = [name for name, each in twin.named_parameters() if each.grad is not None]
+    assert sorted(r.name for r in captured.results if r.what == "gradient") == sorted(trained)
+    for leaf, result in zip(results, captured.results, strict=True):
+        assert torch.equal(leaf, expected_leaf(result, output, twin))
+
+
+def test_a_weight_that_is_made_of_parameters_is_traced() -> None:
+    module, args = Weighted(), (torch.randn(3, 4),)
+    captured = capture(module, args, name="weighted", training=True)
+    results, seen = run(captured, module, args)
+    check_rows(captured, seen)
+    module(*args).backward()
+    own = {name: each.grad for name, each in module.named_parameters()}
+    found = {r.name: leaf for r, leaf in zip(captured.results, results, strict=True) if r.what == "gradient"}
+    assert found.keys() == own.keys() == {"linear.bias", "linear.weight_g", "linear.weight_v"}
+    assert all(torch.equal(found[name], own[name]) for name in own)
+
+
+def test_a_kernel_with_a_workspace_of_its_own_for_the_backward_pass_is_refused() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cells = nn.LSTM(4, 8)
+
+        def forward(self, x: Any) -> Any:
+            return self.cells(x)[0].sum()
+
+    with pytest.raises(
+        BadProgram, match=r"'words' trains a recurrent layer on a CPU, .*loadmaster.fit runs it as it is"
+    ):
+        capture(Recurrent(), (torch.randn(3, 2, 4),), name="words", training=True)
+
+
+def test_an_error_of_the_exporter_is_ours_in_all_of_its_steps() -> None:
+    first, second = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+    second.running_mean = first.running_mean  # written over twice, under two names
+    with pytest.raises(BadProgram, match=r"torch.export can't read 'twice'"):
+        capture(nn.Sequential(first, second), (torch.randn(3, 4),), name="twice")
+
+
 class Remakes(nn.Module):
     """Constants of its own code, views of them, and calls that read a second tensor to no purpose."""
 

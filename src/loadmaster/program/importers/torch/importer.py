@@ -74,8 +74,7 @@ def import_torch(
         )
     torch = require("torch", "torch")
     with quiet(), torch.no_grad():
-        exported = exported_program(module, args, kwargs, name)
-        exported = exported.run_decompositions(_decompositions(torch, level))
+        exported = exported_program(module, args, kwargs, name, _decompositions(torch, level))
     return emit(_graph(exported, views), name, strict=strict)
 
 
@@ -224,13 +223,25 @@ def _shown(result: Any) -> str:
     return f"({', '.join(type(part).__name__ for part in result)})"
 
 
-def exported_program(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, name: str) -> Any:
-    """torch.export's result, without dropouts that do nothing."""
+def exported_program(
+    module: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    name: str,
+    decompositions: dict[Any, Callable[..., Any]] | None = None,
+) -> Any:
+    """torch.export's result, without dropouts that do nothing; functional, if there are decompositions."""
     torch = require("torch", "torch")
     named = dict(kwargs or {})
     try:
         with _plain_results(module, keeps_cache(named)):
             exported = torch.export.export(module, tuple(args), named, strict=False)
+        for node in list(exported.graph.nodes):
+            idle = node.op == "call_function" and op_name(node.target) in _DROPOUTS and not node.args[2]
+            if idle and all(user.op != "output" for user in node.users):
+                node.replace_all_uses_with(node.args[0])
+                exported.graph.erase_node(node)
+        return exported if decompositions is None else exported.run_decompositions(decompositions)
     except Exception as error:  # the exporter has dozens of ways to say no
         raise BadProgram(
             f"torch.export can't read '{name}': {why_not(error)}",
@@ -238,12 +249,6 @@ def exported_program(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
             remedy="see that it runs with these inputs in Python, and let it branch on no tensor's values; "
             "loadmaster.fit runs it as it is",
         ) from error
-    for node in list(exported.graph.nodes):
-        idle = node.op == "call_function" and op_name(node.target) in _DROPOUTS and not node.args[2]
-        if idle and all(user.op != "output" for user in node.users):
-            node.replace_all_uses_with(node.args[0])
-            exported.graph.erase_node(node)
-    return exported
 
 
 _LOOKS_AT_VALUES = {

@@ -55,6 +55,10 @@ def faked(
     for parameter in module.parameters():
         memo[id(parameter)] = torch.nn.Parameter(fake(parameter), requires_grad=parameter.requires_grad)
     memo |= {id(buffer): fake(buffer) for buffer in module.buffers()}
+    for layer in module.modules():  # what is made of parameters, as weight norms keep it, can't be copied
+        for each in vars(layer).values():
+            if isinstance(each, torch.Tensor) and not each.is_leaf:
+                memo[id(each)] = fake(each)
     # What the memo holds counts as copied already: no weight is ever duplicated, ties are kept.
     twin = copy.deepcopy(module, memo)
     return twin, *tree_map_only(torch.Tensor, fake, (tuple(args), dict(kwargs or {})))
@@ -64,8 +68,7 @@ def trace_forward(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], n
     """The ops that the module calls, composite ones such as attention in one piece."""
     torch = require("torch", "torch")
     with quiet(), torch.no_grad():
-        exported = exported_program(module, args, kwargs, name)
-        exported = exported.run_decompositions(_views_of_several())
+        exported = exported_program(module, args, kwargs, name, _views_of_several())
     nest_graphs(exported.graph_module, exported.graph)
     drop_idle(exported.graph)
     specs = exported.graph_signature.output_specs
@@ -143,9 +146,9 @@ def trace_step(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name
                 joint, signature = aot_export_module(
                     flat.module, flat.inputs, trace_joint=True, output_loss_index=0
                 )
-            except AssertionError:  # it takes no parameter without a gradient
-                if not _freeze_unused(flat):
-                    raise
+            except AssertionError:  # it takes no parameter without a gradient, and no gradient for two
+                _freeze_unused(flat)
+                flat.module.apart = True
                 joint, signature = aot_export_module(
                     flat.module, flat.inputs, trace_joint=True, output_loss_index=0
                 )
@@ -156,6 +159,14 @@ def trace_step(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name
             remedy="let the first output be a scalar loss, and branch on no tensor's values; loadmaster.fit runs it as it is",
         ) from error
     graph = joint.graph
+    for node in graph.nodes:
+        if node.op == "call_function" and op_name(node.target) == "mkldnn_rnn_layer_backward":
+            raise BadProgram(
+                f"'{name}' trains a recurrent layer on a CPU, whose kernel keeps a workspace for the backward pass that no plan can place",
+                object=name,
+                number=node.name,
+                remedy="loadmaster.fit runs it as it is",
+            )
     drop_idle(graph)
     results = _results(graph, signature, flat)
     given = _training_inputs(graph, signature, flat)
@@ -186,6 +197,9 @@ def _flattened(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _
     names: dict[str, str] = {}
 
     class Flat(torch.nn.Module):  # type: ignore[name-defined, misc]
+        apart = False
+        """Parameters have a gradient of their own each, where two have the same, as an LSTM's biases."""
+
         def __init__(self) -> None:
             super().__init__()
             for number, (name, parameter) in enumerate(module.named_parameters()):
@@ -201,11 +215,28 @@ def _flattened(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _
                 filled[position] = tensor
             a, k = tree_unflatten(filled, shape)
             own = {name: getattr(self, key) for key, name in names.items()}
-            result = plain_result(torch.func.functional_call(module, own, a, k), keeps_cache(k))
+            if self.apart:
+                own = {name: each.view_as(each) if each.requires_grad else each for name, each in own.items()}
+            with _as_before(module):
+                result = plain_result(torch.func.functional_call(module, own, a, k), keeps_cache(k))
             found = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             return (*found[:1], *(leaf.detach() for leaf in found[1:]))
 
     return _Flat(Flat(), tuple(leaves[i] for i in positions), positions, names)
+
+
+@contextmanager
+def _as_before(module: Any) -> Iterator[None]:
+    """What a module keeps of a call, such as a mask for a size, is gone after it: a tracer makes several calls, each with
+    tensors of its own."""
+    known = [(layer, dict(vars(layer)), dict(layer._buffers)) for layer in module.modules()]
+    try:
+        yield
+    finally:
+        for layer, attributes, buffers in known:
+            for now, before in ((layer._buffers, buffers), (vars(layer), attributes)):
+                now.clear()
+                now.update(before)
 
 
 @contextmanager
@@ -226,16 +257,14 @@ def _fake_mode(flat: _Flat) -> Any:
     return next(iter((*flat.module.parameters(), *flat.inputs))).fake_mode
 
 
-def _freeze_unused(flat: _Flat) -> bool:
-    """Whether there are parameters that have no part in the loss; they are traced as if they needed no
-    gradient."""
+def _freeze_unused(flat: _Flat) -> None:
+    """Let parameters that have no part in the loss be traced as if they needed no gradient."""
     torch = require("torch", "torch")
     trained = [p for p in flat.module.parameters() if p.requires_grad]
     gradients = torch.autograd.grad(flat.module(*flat.inputs)[0], trained, allow_unused=True)
     unused = [p for p, gradient in zip(trained, gradients, strict=True) if gradient is None]
     for parameter in unused:
         parameter.requires_grad_(False)
-    return bool(unused)
 
 
 def _training_inputs(graph: Any, signature: Any, flat: _Flat) -> list[Given]:
