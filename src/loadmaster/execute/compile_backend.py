@@ -27,6 +27,7 @@ from loadmaster.execute.session import Session
 from loadmaster.program.importers.torch.compiled import Prepared, prepare
 from loadmaster.program.importers.torch.importer import quiet
 from loadmaster.program.importers.torch.masks import lay_out_masks, simplify_masks
+from loadmaster.program.importers.torch.recurrent import keep_recurrent
 
 
 def compile_graph(session: Session, module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -38,6 +39,7 @@ def compile_graph(session: Session, module: Any, inputs: Sequence[Any]) -> Calla
         return _by_shapes(session, module)
     device = torch.device(session.device)
     simplify_masks(module)
+    keep_recurrent(module)
     if device.type == "cuda":
         lay_out_masks(module)
     elsewhere = [each for each in inputs if each.device.type not in (device.type, "meta")]
@@ -279,8 +281,8 @@ _RECOMPILES = 64
 
 
 def dynamo_options() -> dict[str, Any]:
-    """How Dynamo looks at a fitted model: hooks that a user registers later are followed as well, and a message that
-    a layer logs is left out rather than that it breaks the graph in two."""
+    """How Dynamo looks at a fitted model: recurrent layers are ops, hooks that a user registers later are followed as
+    well, and a message that a layer logs is left out rather than that it breaks the graph in two."""
     torch = require("torch", "torch")
     names = [
         name for name in dir(logging.Logger) if name.startswith(("debug", "info", "warn", "error", "log"))
@@ -290,6 +292,7 @@ def dynamo_options() -> dict[str, Any]:
     )  # with those that libraries have added
     logged.update(torch._dynamo.config.ignore_logging_functions)
     return {
+        "allow_rnn": True,
         "recompile_limit": _RECOMPILES,
         "skip_nnmodule_hook_guards": False,
         "ignore_logging_functions": logged,

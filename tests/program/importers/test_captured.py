@@ -369,21 +369,6 @@ def test_a_weight_that_is_made_of_parameters_is_traced() -> None:
     assert all(torch.equal(found[name], own[name]) for name in own)
 
 
-def test_a_kernel_with_a_workspace_of_its_own_for_the_backward_pass_is_refused() -> None:
-    class Recurrent(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cells = nn.LSTM(4, 8)
-
-        def forward(self, x: Any) -> Any:
-            return self.cells(x)[0].sum()
-
-    with pytest.raises(
-        BadProgram, match=r"'words' trains a recurrent layer on a CPU, .*loadmaster.fit runs it as it is"
-    ):
-        capture(Recurrent(), (torch.randn(3, 2, 4),), name="words", training=True)
-
-
 def test_an_error_of_the_exporter_is_ours_in_all_of_its_steps() -> None:
     first, second = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
     second.running_mean = first.running_mean  # written over twice, under two names

@@ -180,12 +180,24 @@ def _attention_backward(call: Call) -> Cost:
 
 def _recurrent(kind: str) -> Rule:
     def rule(call: Call) -> Cost:
-        weights = [w for w in call.operands[1:] if len(w.shape) == 2]
+        weights = [w for w in tensors_in([call.args.get("weights", call.operands[1:])]) if len(w.shape) == 2]
         steps = call.x.elements // max(call.x.shape[-1], 1)
         cells = steps * sum(weight.shape[0] for weight in weights[::2]) // op_costs.CELLS[kind].gates
         elements = sum(weight.elements for weight in weights)
         biases = 2 * bool(call.args.get("has_biases"))
         return op_costs.recurrent(kind, steps, elements, cells, biases)
+
+    return rule
+
+
+def _recurrent_backward(kind: str) -> Rule:
+    """The layer once more, and two products for each of its own."""
+    forward = _recurrent(kind)
+
+    def rule(call: Call) -> Cost:
+        args = {name: call.args[name] for name in ("data", "weights", "has_biases")}
+        once = forward(Call(kind, args, call.results))
+        return once._replace(kind=call.op, matrix=3 * once.matrix, vector=3 * once.vector)
 
     return rule
 
@@ -393,7 +405,11 @@ _RULES: dict[str, Rule] = {
         _attention_backward,
     ),
     "gru": _recurrent("gru"),
+    "gru_backward": _recurrent_backward("gru"),
     "lstm": _recurrent("lstm"),
+    "lstm_backward": _recurrent_backward("lstm"),
+    **_named("rnn_relu rnn_tanh", _recurrent("rnn")),
+    **_named("rnn_relu_backward rnn_tanh_backward", _recurrent_backward("rnn")),
     **_named(
         "_batch_norm_no_update _batch_norm_with_update_functional _native_batch_norm_legit "
         "_native_batch_norm_legit_functional _native_batch_norm_legit_no_training batch_norm "

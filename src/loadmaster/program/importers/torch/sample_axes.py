@@ -432,6 +432,14 @@ def _gather(node: Any, axes: dict[Any, int]) -> Rule | None:
     return Rule((axis,), {source: axis, index: axis})
 
 
+def _recurrent(node: Any, axes: dict[Any, int]) -> Rule | None:
+    """Steps come first, samples next, in the state as well."""
+    data, state, _ = node.args[:3]
+    if set(axes.values()) != {1} or data not in axes or not {data, *state} >= set(axes):
+        return None
+    return Rule(_all(node, 1), dict.fromkeys([data, *state], 1))
+
+
 def _last_axes(count: int) -> Find:
     """Something happens within the last so many axes of the operand."""
 
@@ -547,6 +555,7 @@ _RULES: dict[str, Find] = {
     "embedding": _embedding,
     **dict.fromkeys(["index", "_unsafe_index"], _index),
     "gather": _gather,
+    **dict.fromkeys(["gru", "lstm", "rnn_relu", "rnn_tanh"], _recurrent),
     **dict.fromkeys(["tril", "triu"], _last_axes(2)),
     "view_as_complex": _last_axes(1),
     "view_as_real": _last_axes(0),

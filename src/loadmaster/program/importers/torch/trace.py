@@ -29,6 +29,7 @@ from loadmaster.program.importers.torch.importer import (
     why_not,
 )
 from loadmaster.program.importers.torch.nested import nest_graphs
+from loadmaster.program.importers.torch.recurrent import recurrent_ops
 from loadmaster.program.program import TensorKind
 
 
@@ -67,7 +68,7 @@ def faked(
 def trace_forward(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Traced:
     """The ops that the module calls, composite ones such as attention in one piece."""
     torch = require("torch", "torch")
-    with quiet(), torch.no_grad():
+    with quiet(), torch.no_grad(), recurrent_ops():
         exported = exported_program(module, args, kwargs, name, _views_of_several())
     nest_graphs(exported.graph_module, exported.graph)
     drop_idle(exported.graph)
@@ -141,7 +142,7 @@ def trace_step(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name
     scopes = _Scopes(module)
     try:
         # The mode: what the module makes of nothing has no data either, and its views are known as such.
-        with quiet(), compiling(), _fake_mode(flat):
+        with quiet(), compiling(), recurrent_ops(), _fake_mode(flat):
             try:
                 joint, signature = aot_export_module(
                     flat.module, flat.inputs, trace_joint=True, output_loss_index=0
@@ -159,14 +160,6 @@ def trace_step(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name
             remedy="let the first output be a scalar loss, and branch on no tensor's values; loadmaster.fit runs it as it is",
         ) from error
     graph = joint.graph
-    for node in graph.nodes:
-        if node.op == "call_function" and op_name(node.target) == "mkldnn_rnn_layer_backward":
-            raise BadProgram(
-                f"'{name}' trains a recurrent layer on a CPU, whose kernel keeps a workspace for the backward pass that no plan can place",
-                object=name,
-                number=node.name,
-                remedy="loadmaster.fit runs it as it is",
-            )
     drop_idle(graph)
     results = _results(graph, signature, flat)
     given = _training_inputs(graph, signature, flat)
