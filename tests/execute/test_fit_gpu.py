@@ -239,3 +239,28 @@ def test_batch_norms_are_the_modules_own(monkeypatch: pytest.MonkeyPatch) -> Non
         # As far apart as convolutions of the same numbers are, for which there are several kernels.
         difference = (one.grad - other.grad.to("cuda")).abs().max()
         assert difference <= 1e-3 * one.grad.abs().max()
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_recurrent_layers_are_cudnns(kind: str) -> None:
+    class Tagger(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.cells = getattr(nn, kind)(256, 256, 2, batch_first=True, bidirectional=True)
+            self.head = nn.Linear(512, 16)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.cells(x)[0]).square().mean()
+
+    torch.manual_seed(0)
+    plain, x = Tagger(), torch.randn(32, 50, 256)
+    model = loadmaster.fit(copy.deepcopy(plain), x, memory="80%", search=SEARCH, quiet=True)
+    plain.to("cuda")
+    expected, found = plain(x.to("cuda")), model(x)
+    expected.backward()
+    found.backward()
+    torch.testing.assert_close(found.cpu(), expected.cpu())
+    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad.cpu(), theirs.grad.cpu(), rtol=1e-4, atol=1e-6)
+    (graph,) = model.fitted.session.graphs
+    assert f"loadmaster.{kind.lower()}_backward" in str(graph.prepared.graph)

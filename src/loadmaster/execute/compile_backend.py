@@ -294,6 +294,7 @@ def dynamo_options() -> dict[str, Any]:
     return {
         "allow_rnn": True,
         "recompile_limit": _RECOMPILES,
+        "run_gc_after_compile": False,  # half a second of the first answer; Python's own collector comes soon enough
         "skip_nnmodule_hook_guards": False,
         "ignore_logging_functions": logged,
     }
