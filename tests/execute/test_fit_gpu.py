@@ -254,7 +254,7 @@ def test_recurrent_layers_are_cudnns(kind: str) -> None:
 
     torch.manual_seed(0)
     plain, x = Tagger(), torch.randn(32, 50, 256)
-    model = loadmaster.fit(copy.deepcopy(plain), x, memory="80%", search=SEARCH, quiet=True)
+    model = loadmaster.fit(copy.deepcopy(plain), x, memory="2GiB", search=SEARCH, quiet=True)
     plain.to("cuda")
     expected, found = plain(x.to("cuda")), model(x)
     expected.backward()
