@@ -171,16 +171,9 @@ def _forward(kind: str, data: Any, state: Sequence[Any], weights: Sequence[Any],
     return tuple(found)
 
 
-def _forward_fake(
-    data: Any,
-    state: Sequence[Any],
-    weights: Sequence[Any],
-    has_biases: bool,
-    training: bool,
-    bidirectional: bool,
-) -> Any:
-    width = state[0].shape[-1] * (2 if bidirectional else 1)
-    output = data.new_empty((*data.shape[:-1], width))
+def _forward_fake(data: Any, state: Sequence[Any], weights: Sequence[Any], *options: Any) -> tuple[Any, ...]:
+    directions = 2 if options[-1] else 1
+    output = data.new_empty((*data.shape[:-1], state[0].shape[-1] * directions))
     return output, *(data.new_empty(each.shape) for each in state)
 
 
@@ -213,15 +206,20 @@ def _backward(
     needed: Sequence[bool],
 ) -> list[Any]:
     torch = require("torch", "torch")
-    given = [data, *state, *weights]
     with _recording():
-        own = [each.clone() if each.is_inference() else each.detach() for each in given]
+        own = [_ordinary(each) for each in (data, *state, *weights)]
         for each in compress(own, needed):
             each.requires_grad_()
         own_state, own_weights = own[1 : 1 + len(state)], own[1 + len(state) :]
         found = _call(kind, own[0], own_state, own_weights, has_biases, True, bidirectional)
         results = torch.autograd.grad(found, list(compress(own, needed)), list(gradients))
     return [each.contiguous() for each in results]
+
+
+def _ordinary(tensor: Any) -> Any:
+    """The same memory as a tensor that autograd takes, even if it was made in inference mode."""
+    new = require("torch", "torch").empty(0, dtype=tensor.dtype, device=tensor.device)
+    return new.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 @contextmanager
@@ -241,12 +239,7 @@ def _recording() -> Iterator[None]:
 
 
 def _backward_fake(
-    gradients: Sequence[Any],
-    data: Any,
-    state: Sequence[Any],
-    weights: Sequence[Any],
-    has_biases: bool,
-    bidirectional: bool,
-    needed: Sequence[bool],
+    _: Any, data: Any, state: Sequence[Any], weights: Sequence[Any], *options: Any
 ) -> list[Any]:
+    needed = options[-1]
     return [each.new_empty(each.shape) for each in compress([data, *state, *weights], needed)]
