@@ -51,8 +51,8 @@ TABLES = {
     "learn/policies.py": "names of agents -> the packages that their trained policies lie in",
 }
 """Where modules are named in strings: the one way to reach a part that comes later."""
-MOST_LINES = 720
-MOST_FILES = 333
+MOST_LINES = 725
+MOST_FILES = 335
 NOT_PACKAGED = {"bench", "benchmarks", "hdp", "reference", "tests", "tools"}
 
 

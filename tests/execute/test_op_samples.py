@@ -24,15 +24,12 @@ from loadmaster.execute.measured_cache import MeasuredCache, cache_folder, descr
 from loadmaster.execute.op_samples import (
     DeviceSampler,
     DistinctOp,
-    Operand,
     OpSamples,
     OwnCounter,
     Sample,
     TorchCounter,
     distinct_ops,
     launches_of,
-    make_tensor,
-    operand_of,
     sample_ops,
     workspace_of,
 )
@@ -159,77 +156,6 @@ def test_devices_are_the_one_that_is_measured() -> None:
 class Arange(nn.Module):  # type: ignore[misc, name-defined]
     def forward(self, x: Any) -> Any:
         return x + torch.arange(16, device=x.device)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "int64", "bool", "complex64"])
-def test_tensors_lie_as_they_did(dtype: str) -> None:
-    base = torch.empty(3, 40, 7, dtype=getattr(torch, dtype))
-    for like in (
-        base,
-        base.transpose(0, 2),
-        base[:, 3:, 1:],
-        base[:1].expand(5, 40, 7),
-        base[:0],
-        base[0, 0, 0],
-    ):
-        operand = operand_of(like)
-        made = make_tensor(operand, CPU, torch.Generator().manual_seed(0))
-        assert (made.shape, made.stride(), made.dtype) == (like.shape, like.stride(), like.dtype)
-        assert operand_of(made) == operand
-        assert made.untyped_storage().nbytes() == operand.bytes <= base.nbytes + 256
-        if dtype == "int64":
-            assert not made.any()
-        if dtype == "bool":
-            assert made.all()
-        if dtype == "float32" and made.numel() > 100:
-            assert made.std() > 0.01 and made.isfinite().all()
-
-
-def test_large_tensors_repeat_a_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(op_samples, "_PATTERN", 4)
-    made = make_tensor(Operand(torch.float32, (10,), (1,), 256), CPU, torch.Generator().manual_seed(0))
-    assert torch.equal(made[:4], made[4:8]) and torch.equal(made[:2], made[8:])
-    drawn = make_tensor(Operand(torch.int64, (10,), (1,), 256), CPU, torch.Generator().manual_seed(0), 5)
-    assert drawn.max() < 5 and drawn.any()
-
-
-def test_indexes_of_tables_are_all_over_them() -> None:
-    table = nn.Embedding(50, 4)
-
-    class Net(nn.Module):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = table
-
-        def forward(self, words: Any) -> Any:
-            return self.table(words).square().sum()
-
-    words = torch.zeros(3, 5, dtype=torch.int64)
-    for training in (False, True):
-        ops = distinct_ops(capture(Net(), (words,), name="net", training=training), CPU)
-        limits = {str(op.call.target): op.limits for op in ops if "embedding" in str(op.call.target)}
-        assert [list(each.values()) for each in limits.values()] == [[50]] * (1 + training)
-
-
-class Choosing(nn.Module):  # type: ignore[misc, name-defined]
-    """As models that put images into texts do, then a loss of probabilities."""
-
-    def forward(self, words: Any, mask: Any, images: Any) -> Any:
-        mixed = words.masked_scatter(mask, images)
-        drawn = torch.bernoulli(mixed.sigmoid())
-        return nn.functional.binary_cross_entropy(mixed.sigmoid(), drawn, reduction="none")
-
-
-def test_kernels_get_values_that_they_take() -> None:
-    """A mask that chooses more than there is, or a probability of -0.1, would end the use of a GPU."""
-    inputs = (torch.zeros(4, 8), torch.zeros(4, 8, dtype=torch.bool), torch.zeros(2, 8))
-    found = sample_ops(captured := capture(Choosing(), inputs, name="choosing"), "cpu")
-    assert not found.notes and found.measured == found.distinct
-    by_name = {str(op.call.target).split(".")[1]: op for op in distinct_ops(captured, CPU)}
-    mask = by_name["masked_scatter"].call.args[1].number
-    assert by_name["masked_scatter"].constants == {mask: 0}
-    assert set(by_name["bernoulli"].constants.values()) == {1}
-    assert set(by_name["binary_cross_entropy"].constants.values()) == {1}
 
 
 def test_what_does_not_fit_or_fails_is_computed() -> None:

@@ -30,11 +30,11 @@ from loadmaster.errors import LoadmasterError, require
 from loadmaster.execute import own_allocator
 from loadmaster.execute.measured_cache import MeasuredCache, describe_device
 from loadmaster.execute.op_times import Clock, checked_device, median
+from loadmaster.execute.op_values import Fill, Operand, fills_of, make_tensor, operand_of
 from loadmaster.execute.script import Call, Calls, Slot, slots_of
 from loadmaster.execute.walk import called
 from loadmaster.offload.model import LIBRARIES
 from loadmaster.program.importers.torch.captured import Captured
-from loadmaster.program.importers.torch.graph import op_name
 from loadmaster.program.measured_costs import MeasuredCosts, costless_hash
 from loadmaster.program.program import COMPUTED, Program
 from loadmaster.search.request import say_nothing
@@ -51,8 +51,6 @@ _LOAD, _HEAVY, _MATTERS = 0.06, 2e-4, 2e-3
 `_MATTERS` together, are timed after `_LOAD` of their own work."""
 _ROTATED = 2**27
 """Bytes that repeats go round in, so that no cache holds them: more than twice the largest L2."""
-_ALIGNED = 256
-"""Bytes: kernels see no difference above."""
 _GRAIN = 512
 """What both allocators round to."""
 _UNSTEADY = 1.5
@@ -61,47 +59,6 @@ _JITTER = PICOSECONDS // 10**6
 _LONGEST = 100 * PICOSECONDS
 _MOST_WORKSPACE = 2**44
 _MOST_ENTRIES = 100_000
-_PATTERN = 2**22
-"""Elements that are made up; larger tensors repeat them."""
-
-
-@dataclass(frozen=True)
-class Operand:
-    """A tensor that an op reads."""
-
-    dtype: Any
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    alignment: int
-    """Bytes; 256: that or more."""
-
-    @property
-    def offset(self) -> int:
-        """Elements before the first one."""
-        return 0 if self.alignment == _ALIGNED else int(self.alignment // self.dtype.itemsize)
-
-    @property
-    def elements(self) -> int:
-        """Of the storage, up to the last element."""
-        if 0 in self.shape:
-            return self.offset
-        last = sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
-        return self.offset + last + 1
-
-    @property
-    def bytes(self) -> int:
-        return int(self.elements * self.dtype.itemsize)
-
-
-def operand_of(tensor: Any) -> Operand:
-    """How a (fake) tensor lies in its storage."""
-    bytes_before = int(tensor.storage_offset()) * tensor.dtype.itemsize
-    return Operand(
-        tensor.dtype,
-        tuple(int(size) for size in tensor.shape),
-        tuple(int(step) for step in tensor.stride()),
-        math.gcd(bytes_before, _ALIGNED),
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,11 +73,8 @@ class DistinctOp:
     """By slot of the call."""
     result_bytes: tuple[int, ...]
     """Storage of each result."""
-    limits: Mapping[int, int]
-    """Slot -> integers are drawn below this; others are 0, which is valid wherever they count or choose."""
-    constants: Mapping[int, int]
-    """Slot -> the value of all its elements, where a kernel would take no others: on a GPU it does not say so but ends
-    the process's use of the device."""
+    fills: Mapping[int, Fill]
+    """How operands are filled that random numbers, or zeros, would not do for; by slot."""
     key: str
     """Of its signature; empty: it can't be known again, so it is not kept."""
     ops: list[int] = field(default_factory=list)
@@ -150,9 +104,10 @@ def distinct_ops(captured: Captured, device: Any) -> list[DistinctOp]:
         text = _signature(call, operands)
         same = text or f"op {op}"
         if same not in found:
-            key = hashlib.sha256(text.encode()).hexdigest()[:32] if text and _is_stable(call) else ""
-            limits, constants = _index_limits(call, operands), _constants(call, operands)
-            found[same] = DistinctOp(program.op_name[op], call, operands, sizes, limits, constants, key)
+            fills = fills_of(call, operands)
+            known = text + json.dumps([[slots.index(slot), *fill] for slot, fill in fills.items()])
+            key = hashlib.sha256(known.encode()).hexdigest()[:32] if text and _is_stable(call) else ""
+            found[same] = DistinctOp(program.op_name[op], call, operands, sizes, fills, key)
         found[same].ops.append(op)
     return list(found.values())
 
@@ -205,34 +160,8 @@ def _described(value: Any, number: Mapping[int, int]) -> Any:
 
 
 def _is_stable(call: Call) -> bool:
-    """Whether an op is PyTorch's, whose version is known: what others do may change at any time."""
-    return getattr(call.target, "namespace", "") in ("aten", "prims")
-
-
-def _index_limits(call: Call, operands: Mapping[int, Operand]) -> dict[int, int]:
-    """Where all indexes being 0 would take another time: rows of a table would come from a cache, and
-    gradients would all be added to one."""
-    name, args = str(call.target), [*call.args, None, None, None]
-    if name == "aten.embedding.default" and type(args[0]) is Slot and type(args[1]) is Slot:
-        return {args[1].number: operands[args[0].number].shape[0]}
-    if name == "aten.embedding_dense_backward.default" and type(args[1]) is Slot and type(args[2]) is int:
-        return {args[1].number: args[2]}
-    return {}
-
-
-_CHANCES = frozenset(["bernoulli", "multinomial", "binary_cross_entropy", "binary_cross_entropy_backward"])
-"""Ops that read probabilities. Those of a loss are also of what it is compared with."""
-
-
-def _constants(call: Call, operands: Mapping[int, Operand]) -> dict[int, int]:
-    """Operands that can't be drawn at random: a mask must choose no more than there is to put there, and probabilities
-    lie between 0 and 1, not all of them 0."""
-    name = op_name(call.target)
-    if name == "masked_scatter" and type(call.args[1]) is Slot:
-        return {call.args[1].number: 0}
-    if name in _CHANCES:
-        return {slot: 1 for slot, each in operands.items() if each.dtype.is_floating_point}
-    return {}
+    """Whether an op is PyTorch's, whose version is known, or made of it: what others do may change at any time."""
+    return getattr(call.target, "namespace", "") in ("aten", "prims", "loadmaster")
 
 
 class Sample(NamedTuple):
@@ -462,37 +391,9 @@ class DeviceSampler:
 
     def _values(self, op: DistinctOp) -> dict[int, Any]:
         return {
-            slot: make_tensor(
-                operand, self.clock.device, self._random, op.limits.get(slot, 1), op.constants.get(slot)
-            )
+            slot: make_tensor(operand, self.clock.device, self._random, op.fills.get(slot))
             for slot, operand in op.operands.items()
         }
-
-
-def make_tensor(
-    operand: Operand, device: Any, random: Any, limit: int = 1, constant: int | None = None
-) -> Any:
-    """A tensor that lies as `operand` says, with made-up values; integers are below `limit`."""
-    torch = require("torch", "torch")
-    dtype, count = operand.dtype, operand.elements
-    flat = torch.empty(count, dtype=dtype, device=device)
-    head = flat[:_PATTERN]
-    if constant is not None:
-        head.fill_(constant)
-    elif dtype == torch.bool:
-        head.fill_(True)
-    elif dtype.is_floating_point and dtype.itemsize == 1:
-        head.view(torch.uint8).random_(0, 64, generator=random)  # small numbers in every such type
-    elif dtype.is_floating_point or dtype.is_complex:
-        head.normal_(0.0, 0.1, generator=random)
-    elif limit > 1:
-        head.random_(0, limit, generator=random)
-    else:
-        head.zero_()
-    for low in range(_PATTERN, count, _PATTERN):
-        part = flat[low : low + _PATTERN]
-        part.copy_(head[: len(part)])
-    return flat.as_strided(operand.shape, operand.stride, operand.offset)
 
 
 def launches_of(seconds: float) -> int:
