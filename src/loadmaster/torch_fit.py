@@ -19,7 +19,8 @@ import sys
 import types
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,24 +69,28 @@ WEIGHTS = ("auto", "host", "device")
 SEARCH_SECONDS = 20.0
 
 
-class Fitted:
-    """What `fit` has put behind a module: `model.fitted`."""
+class Calls:
+    """A module's calls, as the plans of a session say: of one that is fitted, or of a part of it that is called alone."""
 
-    def __init__(self, module: Any, session: Session, compiled: Callable[..., Any]) -> None:
-        self.module, self.session, self._compiled = module, session, compiled
-        self.streamed: StreamedOptimizer | None = None
-        self.seconds: dict[str, float] = {}
-        self.hook: Any = None
-        """Of `state_dict`."""
-        self.release = weakref.finalize(module, _release, session)
-        self.release.atexit = False  # nothing to free then, and no thread to do it
+    def __init__(self, module: Any, session: Session, whole: Any) -> None:
+        self.module, self.session, self._whole = module, session, whole
+        self._compiled = require("torch", "torch").compile(
+            own_function(module),
+            backend=lambda graph, inputs: compile_graph(session, graph, inputs),
+            dynamic=False,
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        session = self.session
+        if is_traced_otherwise() or session.is_forked or session.is_within:
+            return type(self.module)._call_impl(self.module, *args, **kwargs)
+        with session.turn():
+            return self._in_turn(args, kwargs)
+
+    def _in_turn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         torch, session = require("torch", "torch"), self.session
         from torch.utils._pytree import tree_leaves
 
-        if is_traced_otherwise():
-            return type(self.module)._call_impl(self.module, *args, **kwargs)
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         home = next((each.device for each in tensors if each.device.type != "cpu"), torch.device("cpu"))
         if not session.is_cuda:
@@ -115,9 +120,9 @@ class Fitted:
             except MoveWeights:
                 session.graphs.clear()
                 if session.hold_statics:
-                    to_host(self.module, session)
+                    to_host(self._whole, session)
                 else:
-                    to_device(self.module, session)
+                    to_device(self._whole, session)
         session.origins = {}  # what callers gave is theirs again
         session.may_return &= session.is_trying
         traced = Traced.now().since(before)
@@ -146,6 +151,34 @@ class Fitted:
             if ours is None:
                 raise
             raise ours from error
+
+
+class Fitted(Calls):
+    """What `fit` has put behind a module: `model.fitted`."""
+
+    def __init__(self, module: Any, session: Session) -> None:
+        super().__init__(module, session, module)
+        self.streamed: StreamedOptimizer | None = None
+        self.seconds: dict[str, float] = {}
+        self.hook: Any = None
+        """Of `state_dict`."""
+        self._parts: dict[Any, Calls] = {}
+        self.release = weakref.finalize(module, _release, session)
+        self.release.atexit = False  # nothing to free then, and no thread to do it
+
+    @contextmanager
+    def with_parts(self, parts: Iterable[Any]) -> Iterator[None]:
+        """Let calls of these parts of the module alone go through its plans as well."""
+        parts = [each for each in parts if each._compiled_call_impl is None]
+        for each in parts:
+            if each not in self._parts:
+                self._parts[each] = Calls(each, self.session, self.module)
+            each._compiled_call_impl = self._parts[each]
+        try:
+            yield
+        finally:
+            for each in parts:
+                vars(each).pop("_compiled_call_impl", None)
 
     @property
     def report(self) -> Mapping[str, Any]:
@@ -233,7 +266,6 @@ def fit(
     Returns:
       the module. `model.fitted.report` has figures, `model.plan_report()` writes a page.
     """
-    torch = require("torch", "torch")
     began = clock.now()
     positional, named = _as_args(args)
     _check_type("kwargs", kwargs, (Mapping, type(None)), "example inputs by name")
@@ -261,12 +293,7 @@ def fit(
     if isinstance(getattr(model, "fitted", None), Fitted):
         _detach(model)
     to_host(model, session, lambda: measure_link(model, session) if measure and machine is None else None)
-    compiled = torch.compile(
-        own_function(model),
-        backend=lambda graph, inputs: compile_graph(session, graph, inputs),
-        dynamic=False,
-    )
-    fitted = Fitted(model, session, compiled)
+    fitted = Fitted(model, session)
     fitted.seconds["prepare"] = clock.now() - began
     _attach(model, fitted)
     if optimizer is not None:
@@ -641,12 +668,26 @@ def _with_static_cache(model: Any) -> Callable[..., Any]:
         session = model.fitted.session
         session.generating = option("num_beams") in (None, 1)  # beams are put in another order on the host
         try:
-            return plain(*args, **kwargs)
+            with model.fitted.with_parts(_called_by_generate(model)):
+                return plain(*args, **kwargs)
         finally:
             session.generating = False
             session.on_thread(session.release_states)
 
     return generate
+
+
+def _called_by_generate(model: Any) -> list[Any]:
+    """What `generate` of transformers calls by itself: the model that a wrapper (PEFT's) has inside; its encoder."""
+    own = next((each for each in model.modules() if _generates(each)), model)
+    encoder = (
+        own.get_encoder() if getattr(getattr(own, "config", None), "is_encoder_decoder", False) else model
+    )
+    return [each for each in (own, encoder) if each is not model]
+
+
+def _generates(module: Any) -> bool:
+    return any(each.__name__ == "GenerationMixin" for each in type(module).__mro__)
 
 
 def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

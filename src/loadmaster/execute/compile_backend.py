@@ -109,9 +109,9 @@ def _compiled(session: Session, module: Any, inputs: Sequence[Any]) -> Callable[
 
         def call(args: list[Any]) -> list[Any]:
             tangents = args[len(args) - count :]
-            number = int(args[tokens[0]])
+            token = args[tokens[0]]  # as long as somebody has it, calls of other threads keep the step
             args.clear()
-            return graph.backward(number, tangents)
+            return graph.backward(int(token), tangents)
 
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
