@@ -33,6 +33,7 @@ from loadmaster.execute.compile_backend import (
     Traced,
     compile_graph,
     dynamo_options,
+    hooks_of_all,
     is_traced_otherwise,
     leaving_nothing,
     own_function,
@@ -74,25 +75,30 @@ class Calls:
 
     def __init__(self, module: Any, session: Session, whole: Any) -> None:
         self.module, self.session, self._whole = module, session, whole
-        self._compiled = require("torch", "torch").compile(
-            own_function(module),
-            backend=lambda graph, inputs: compile_graph(session, graph, inputs),
-            dynamic=False,
-        )
+        self._compiled: dict[tuple[int, ...], Callable[..., Any]] = {}
+        """By the hooks that are called for every module."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         session = self.session
-        if is_traced_otherwise() or session.is_forked or session.is_within:
-            return type(self.module)._call_impl(self.module, *args, **kwargs)
+        if session.is_within or session.is_forked or is_traced_otherwise():
+            return self._as_it_is(args, kwargs)
         with session.turn():
             return self._in_turn(args, kwargs)
 
-    def _in_turn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        torch, session = require("torch", "torch"), self.session
-        from torch.utils._pytree import tree_leaves
+    def _as_it_is(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The module's own call, where its weights are."""
+        torch, session, call = require("torch", "torch"), self.session, type(self.module)._call_impl
+        if not session.is_cuda:
+            return call(self.module, *args, **kwargs)
+        from torch.utils._pytree import tree_map_only
 
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        home = next((each.device for each in tensors if each.device.type != "cpu"), torch.device("cpu"))
+        where, home = session.device if session.hold_statics else torch.device("cpu"), _home(args, kwargs)
+        moved = tree_map_only(torch.Tensor, lambda each: each.to(where), (args, kwargs))
+        found = call(self.module, *moved[0], **moved[1])
+        return tree_map_only(torch.Tensor, lambda each: each.to(home), found)
+
+    def _in_turn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        session = self.session
         if not session.is_cuda:
             session.called = Counter()
             found = self._called(*args, **kwargs)
@@ -100,7 +106,7 @@ class Calls:
             session.settle_share()
             return found
         with session.deferring():
-            return self._on_device(args, kwargs, home)
+            return self._on_device(args, kwargs, _home(args, kwargs))
 
     def _on_device(self, args: tuple[Any, ...], kwargs: dict[str, Any], home: Any) -> Any:
         """A call whose graphs run on a GPU; results go to `home`."""
@@ -139,11 +145,22 @@ class Calls:
             graph.deliver()  # nothing comes between it and the caller
         return tree_map_only(torch.Tensor, lambda each: each.to(home), found)
 
+    def _function(self) -> Callable[..., Any]:
+        """The compiled one."""
+        hooks = hooks_of_all()
+        if hooks not in self._compiled:
+            self._compiled[hooks] = require("torch", "torch").compile(
+                own_function(self.module),
+                backend=lambda graph, inputs: compile_graph(self.session, graph, inputs),
+                dynamic=False,
+            )
+        return self._compiled[hooks]
+
     def _called(self, *args: Any, **kwargs: Any) -> Any:
         torch = require("torch", "torch")
         try:
             with torch._dynamo.config.patch(dynamo_options()):
-                return self._compiled(*args, **kwargs)
+                return self._function()(*args, **kwargs)
         except LoadmasterError:
             raise
         except Exception as error:
@@ -151,6 +168,15 @@ class Calls:
             if ours is None:
                 raise
             raise ours from error
+
+
+def _home(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The device where a caller has inputs, and wants results."""
+    torch = require("torch", "torch")
+    from torch.utils._pytree import tree_leaves
+
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    return next((each.device for each in tensors if each.device.type != "cpu"), torch.device("cpu"))
 
 
 class Fitted(Calls):
@@ -464,6 +490,12 @@ def _check(model: Any, inputs: Any, optimizer: Any) -> None:
         refuse(f"'{name}' is TorchScript, which can't be traced", "give the module it was made of")
     if isinstance(model, (parallel.DataParallel, parallel.DistributedDataParallel)):
         refuse(f"'{name}' is for several devices, and fit for one", "give its .module")
+    for path, each in model.named_modules():
+        if _is_moved(each):
+            refuse(
+                f"accelerate moves the weights of '{path or name}' between devices, and fit would as well",
+                "load the model without device_map, or call remove_hook_from_submodules(model) of accelerate.hooks",
+            )
     for path, each in [*model.named_parameters(), *model.named_buffers()]:
         if torch.nn.parameter.is_lazy(each):
             refuse(f"'{path}' of '{name}' has no shape yet", "call the module once")
@@ -478,6 +510,13 @@ def _check(model: Any, inputs: Any, optimizer: Any) -> None:
     own = {id(each) for each in model.parameters()}
     if not any(id(each) in own for group in optimizer.param_groups for each in group["params"]):
         refuse(f"the optimizer steps no parameter of '{name}'", "give the optimizer of this very module")
+
+
+def _is_moved(layer: Any) -> bool:
+    """Whether a hook of accelerate (`device_map`, CPU offloading) brings the layer or its inputs to a device."""
+    hook = vars(layer).get("_hf_hook")
+    hooks = getattr(hook, "hooks", (hook,))
+    return any(getattr(each, "execution_device", None) is not None for each in hooks)
 
 
 def _parse_memory(memory: str | int, device: Any) -> Share | Bytes:
@@ -566,7 +605,8 @@ def _measure(session: Session, cache: Path | None) -> Measure:
 
 
 _METHODS = ("to", "cuda", "cpu", "generate", "_apply", "__getstate__")
-_OWN = frozenset(("fitted", "plan_report", "_compiled_call_impl", *_METHODS))
+_FOR_SCRIPT = "__jit_ignored_attributes__"
+_OWN = frozenset(("fitted", "plan_report", "_compiled_call_impl", _FOR_SCRIPT, *_METHODS))
 """What `_attach` gives to a module; its class has its own."""
 
 
@@ -612,6 +652,7 @@ def _attach(model: Any, fitted: Fitted) -> None:
     if hasattr(model, "generate") and hasattr(model, "generation_config"):
         model.generate = _with_static_cache(model)
     model._compiled_call_impl = fitted
+    setattr(model, _FOR_SCRIPT, [*getattr(model, _FOR_SCRIPT, ()), *_OWN])  # TorchScript would compile them
 
 
 def _detach(model: Any) -> None:
