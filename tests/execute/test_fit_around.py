@@ -194,13 +194,14 @@ def test_a_step_that_waits_for_its_turn_is_kept(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux")
 @torch.no_grad()
-def test_a_forked_worker_has_the_module_itself() -> None:
+def test_a_forked_worker_has_the_module_itself(request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(lambda count=torch.get_num_threads(): torch.set_num_threads(count))
+    torch.set_num_threads(1)  # as in PyTorch's own workers: with another number there would be another graph
     plain, model = pair(Stack, rows())
     model(rows())  # threads that copy have begun
     here, there = multiprocessing.Pipe()
 
     def work() -> None:
-        torch.set_num_threads(1)  # as PyTorch's own workers
         there.send(model(rows()).numpy())
 
     worker = multiprocessing.get_context("fork").Process(target=work, daemon=True)
