@@ -528,9 +528,10 @@ class Session:
         if self.memory is not None or not self.graphs:
             return False
         assert self.share is not None
-        held = self.held_bytes + self.state_bytes_held
+        held = self.held_bytes + self.state_bytes_held + self._delivered
         count = int(self.share * (sum(graph.needed for graph in self.graphs) + held)) + self.grown_bytes
-        self.memory = -(-count // GRAIN) * GRAIN  # all of what it needs is enough for it
+        block = count - self._outside
+        self.memory = self._outside - -block // GRAIN * GRAIN  # all of what it needs is enough for it
         return True
 
     def free_block(self, count: int) -> Any:
