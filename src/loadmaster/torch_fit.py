@@ -74,16 +74,21 @@ class Calls:
     """A module's calls, as the plans of a session say: of one that is fitted, or of a part of it that is called alone."""
 
     def __init__(self, module: Any, session: Session, whole: Any) -> None:
+        torch = require("torch", "torch")
         self.module, self.session, self._whole = module, session, whole
         self._compiled: dict[tuple[int, ...], Callable[..., Any]] = {}
         """By the hooks that are called for every module."""
+        # Whoever compiles what is around the module does not look in here.
+        torch._dynamo.eval_frame.skip_code(type(self).__call__.__code__)
+        self._planned = torch._dynamo.disable(self._in_turn)
+        self._is_left_out = torch._dynamo.disable(self._is_looked_at)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        session = self.session
-        if session.is_within or session.is_forked or is_traced_otherwise():
-            return self._as_it_is(args, kwargs)
-        with session.turn():
-            return self._in_turn(args, kwargs)
+        return self._as_it_is(args, kwargs) if self._is_left_out() else self._planned(args, kwargs)
+
+    def _is_looked_at(self) -> bool:
+        """Whether this call is not made by a caller who wants its results, on the device."""
+        return self.session.is_within or self.session.is_forked or is_traced_otherwise()
 
     def _as_it_is(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The module's own call, where its weights are."""
@@ -99,14 +104,15 @@ class Calls:
 
     def _in_turn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         session = self.session
-        if not session.is_cuda:
+        with session.turn():
+            if session.is_cuda:
+                with session.deferring():
+                    return self._on_device(args, kwargs, _home(args, kwargs))
             session.called = Counter()
             found = self._called(*args, **kwargs)
             spare_zeros(found)
             session.settle_share()
             return found
-        with session.deferring():
-            return self._on_device(args, kwargs, _home(args, kwargs))
 
     def _on_device(self, args: tuple[Any, ...], kwargs: dict[str, Any], home: Any) -> Any:
         """A call whose graphs run on a GPU; results go to `home`."""
@@ -604,7 +610,7 @@ def _measure(session: Session, cache: Path | None) -> Measure:
     return measure
 
 
-_METHODS = ("to", "cuda", "cpu", "generate", "_apply", "__getstate__")
+_METHODS = ("to", "cuda", "cpu", "compile", "generate", "_apply", "__getstate__")
 _FOR_SCRIPT = "__jit_ignored_attributes__"
 _OWN = frozenset(("fitted", "plan_report", "_compiled_call_impl", _FOR_SCRIPT, *_METHODS))
 """What `_attach` gives to a module; its class has its own."""
@@ -620,6 +626,9 @@ def _attach(model: Any, fitted: Fitted) -> None:
         if device is not None:
             session.say(f"{session.name} stays where its plan has it: it is fitted to the device")
         return model if dtype is None else type(model).to(model, dtype)
+
+    def compile_again(*_: Any, **__: Any) -> None:
+        session.say(f"{session.name} is fitted: compile() changes nothing")
 
     def apply(*args: Any, **kwargs: Any) -> Any:
         """What `half()`, `to(dtype)` and those of a module around it come to."""
@@ -648,6 +657,8 @@ def _attach(model: Any, fitted: Fitted) -> None:
     model.to = to
     model.cuda = model.cpu = lambda *_, **__: to("cpu")
     model._apply = apply
+    if type(model).compile is require("torch", "torch").nn.Module.compile:
+        model.compile = compile_again  # it would take the place of the plans
     model.__getstate__ = state
     if hasattr(model, "generate") and hasattr(model, "generation_config"):
         model.generate = _with_static_cache(model)

@@ -276,6 +276,15 @@ def test_hooks_for_every_module_are_called_whenever_they_come() -> None:
     assert seen.count("Stack") == 1
 
 
+@torch.no_grad()
+def test_a_fitted_model_is_compiled_already() -> None:
+    plain, model = pair(Stack, rows())
+    for compiled in (model.compile(backend="eager") or model, torch.compile(model, backend="eager")):
+        session_of(model).called.clear()
+        assert same(compiled(rows()), plain(rows()))
+        assert session_of(model).called, "that was no plan"
+
+
 def test_weights_that_accelerate_moves_are_refused() -> None:
     model = Stack()
     vars(model.layers[1])["_hf_hook"] = SimpleNamespace(execution_device="cpu")
@@ -317,13 +326,13 @@ def test_what_generate_calls_by_itself_is_planned(monkeypatch: pytest.MonkeyPatc
     plain = Wrapper(_t5())
     model = fitted(copy.deepcopy(plain), memory="8MiB")
     planned: set[str] = set()
-    own = Calls._in_turn
+    own = Calls._called
 
-    def spy(self: Calls, *args: Any) -> Any:
+    def spy(self: Calls, *args: Any, **options: Any) -> Any:
         planned.add(type(self.module).__name__)
-        return own(self, *args)
+        return own(self, *args, **options)
 
-    monkeypatch.setattr(Calls, "_in_turn", spy)
+    monkeypatch.setattr(Calls, "_called", spy)
     words = torch.tensor([[5, 6, 7, 8]])
     options: dict[str, Any] = {"max_new_tokens": 2, "do_sample": False}
     assert torch.equal(model.generate(words, **options), plain.generate(words, **options))

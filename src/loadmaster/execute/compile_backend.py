@@ -48,7 +48,7 @@ def compile_graph(session: Session, module: Any, inputs: Sequence[Any]) -> Calla
             f"a graph of '{type(module).__name__}' has tensors on {device} and on {elsewhere[0].device}",
             object=str(device),
             remedy="leave the model on the CPU and give it inputs that are there: its graphs run on the device "
-            "all the same; or move all of it",
+            "all the same; or move all of it; where layers were put in after fit, call fit again",
         )
     with torch.device(device):
         return _compiled(session, retargeted(module, device), faked(inputs, device))
