@@ -712,7 +712,9 @@ def _with_static_cache(model: Any) -> Callable[..., Any]:
         # Words of a draft that are not accepted are taken out of a cache: one of one size can't be cut.
         drafting = ("assistant_model", "prompt_lookup_num_tokens", "assistant_early_exit", "is_assistant")
         drafts = any(option(name) for name in drafting)
-        own = drafts or option("cache_implementation") or option("use_cache") is False
+        # PEFT's learned prompts take none of one size.
+        prompts = getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False)
+        own = drafts or prompts or option("cache_implementation") or option("use_cache") is False
         if not (own or kwargs.get("past_key_values") is not None) and getattr(
             model, "_can_compile_fullgraph", getattr(model, "_supports_static_cache", False)
         ):

@@ -338,3 +338,20 @@ def test_what_generate_calls_by_itself_is_planned(monkeypatch: pytest.MonkeyPatc
     assert torch.equal(model.generate(words, **options), plain.generate(words, **options))
     assert planned == {"T5Stack", "T5ForConditionalGeneration"}
     assert not any("_compiled_call_impl" in vars(each) for each in model.modules() if each is not model)
+
+
+class Asked(nn.Module):
+    """Gives back what `generate` was asked for."""
+
+    generation_config = SimpleNamespace()
+    _can_compile_fullgraph = True
+
+    def generate(self, **options: Any) -> Any:
+        return options
+
+
+def test_learned_prompts_get_no_cache_of_one_size() -> None:
+    model = fitted(Asked())
+    assert model.generate() == {"cache_implementation": "static"}
+    model.active_peft_config = SimpleNamespace(is_prompt_learning=True)
+    assert model.generate() == {}
