@@ -703,6 +703,8 @@ def _with_static_cache(model: Any) -> Callable[..., Any]:
 
     @functools.wraps(plain)
     def generate(*args: Any, **kwargs: Any) -> Any:
+        if model.fitted.session.is_forked:
+            return plain(*args, **kwargs)
         given = args[1] if len(args) > 1 else kwargs.get("generation_config")
         config = given or model.generation_config
 
@@ -720,13 +722,9 @@ def _with_static_cache(model: Any) -> Callable[..., Any]:
         ):
             kwargs["cache_implementation"] = "static"
         session = model.fitted.session
-        session.generating = option("num_beams") in (None, 1)  # beams are put in another order on the host
-        try:
-            with model.fitted.with_parts(_called_by_generate(model)):
-                return plain(*args, **kwargs)
-        finally:
-            session.generating = False
-            session.on_thread(session.release_states)
+        beams = option("num_beams") not in (None, 1)  # they are put in another order on the host
+        with session.generation(keeps_caches=not beams), model.fitted.with_parts(_called_by_generate(model)):
+            return plain(*args, **kwargs)
 
     return generate
 

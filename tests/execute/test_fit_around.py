@@ -347,7 +347,10 @@ class Asked(nn.Module):
     _can_compile_fullgraph = True
 
     def generate(self, **options: Any) -> Any:
+        self.meanwhile()
         return options
+
+    def meanwhile(self) -> None: ...
 
 
 def test_learned_prompts_get_no_cache_of_one_size() -> None:
@@ -355,3 +358,18 @@ def test_learned_prompts_get_no_cache_of_one_size() -> None:
     assert model.generate() == {"cache_implementation": "static"}
     model.active_peft_config = SimpleNamespace(is_prompt_learning=True)
     assert model.generate() == {}
+
+
+def test_generations_of_several_threads_come_one_after_another() -> None:
+    model, free = fitted(Asked()), []
+
+    def meanwhile() -> None:
+        turn = session_of(model)._generation
+        with ThreadPoolExecutor(1) as pool:
+            free.append(pool.submit(turn.acquire, blocking=False).result())
+
+    model.meanwhile = meanwhile
+    model.generate()
+    assert free == [False]
+    meanwhile()
+    assert free == [False, True]

@@ -204,6 +204,7 @@ class Session:
     _thread: DeviceThread | None = None
     _process: int = field(default_factory=os.getpid)
     _turn: Any = field(default_factory=threading.Lock)
+    _generation: Any = field(default_factory=threading.RLock)
     _caller: int | None = None
     """The thread whose turn it is."""
     _begun: list[tuple[Future[None], Callable[[], None]]] = field(default_factory=list)
@@ -236,6 +237,17 @@ class Session:
                 yield
             finally:
                 self._caller = None
+
+    @contextmanager
+    def generation(self, *, keeps_caches: bool) -> Iterator[None]:
+        """Around a generation: those of other threads wait, as the memory counts with the cache of one."""
+        with self._generation:
+            self.generating = keeps_caches
+            try:
+                yield
+            finally:
+                self.generating = False
+                self.on_thread(self.release_states)
 
     @property
     def is_within(self) -> bool:
