@@ -19,7 +19,8 @@ import sys
 import types
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from loadmaster.execute.compile_backend import (
     Traced,
     compile_graph,
     dynamo_options,
+    hooks_of_all,
     is_traced_otherwise,
     leaving_nothing,
     own_function,
@@ -68,34 +70,49 @@ WEIGHTS = ("auto", "host", "device")
 SEARCH_SECONDS = 20.0
 
 
-class Fitted:
-    """What `fit` has put behind a module: `model.fitted`."""
+class Calls:
+    """A module's calls, as the plans of a session say: of one that is fitted, or of a part of it that is called alone."""
 
-    def __init__(self, module: Any, session: Session, compiled: Callable[..., Any]) -> None:
-        self.module, self.session, self._compiled = module, session, compiled
-        self.streamed: StreamedOptimizer | None = None
-        self.seconds: dict[str, float] = {}
-        self.hook: Any = None
-        """Of `state_dict`."""
-        self.release = weakref.finalize(module, _release, session)
-        self.release.atexit = False  # nothing to free then, and no thread to do it
+    def __init__(self, module: Any, session: Session, whole: Any) -> None:
+        torch = require("torch", "torch")
+        self.module, self.session, self._whole = module, session, whole
+        self._compiled: dict[tuple[int, ...], Callable[..., Any]] = {}
+        """By the hooks that are called for every module."""
+        # Whoever compiles what is around the module does not look in here.
+        torch._dynamo.eval_frame.skip_code(type(self).__call__.__code__)
+        self._planned = torch._dynamo.disable(self._in_turn)
+        self._is_left_out = torch._dynamo.disable(self._is_looked_at)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        torch, session = require("torch", "torch"), self.session
-        from torch.utils._pytree import tree_leaves
+        return self._as_it_is(args, kwargs) if self._is_left_out() else self._planned(args, kwargs)
 
-        if is_traced_otherwise():
-            return type(self.module)._call_impl(self.module, *args, **kwargs)
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        home = next((each.device for each in tensors if each.device.type != "cpu"), torch.device("cpu"))
+    def _is_looked_at(self) -> bool:
+        """Whether this call is not made by a caller who wants its results, on the device."""
+        return self.session.is_within or self.session.is_forked or is_traced_otherwise()
+
+    def _as_it_is(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The module's own call, where its weights are."""
+        torch, session, call = require("torch", "torch"), self.session, type(self.module)._call_impl
         if not session.is_cuda:
+            return call(self.module, *args, **kwargs)
+        from torch.utils._pytree import tree_map_only
+
+        where, home = session.device if session.hold_statics else torch.device("cpu"), _home(args, kwargs)
+        moved = tree_map_only(torch.Tensor, lambda each: each.to(where), (args, kwargs))
+        found = call(self.module, *moved[0], **moved[1])
+        return tree_map_only(torch.Tensor, lambda each: each.to(home), found)
+
+    def _in_turn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        session = self.session
+        with session.turn():
+            if session.is_cuda:
+                with session.deferring():
+                    return self._on_device(args, kwargs, _home(args, kwargs))
             session.called = Counter()
             found = self._called(*args, **kwargs)
             spare_zeros(found)
             session.settle_share()
             return found
-        with session.deferring():
-            return self._on_device(args, kwargs, home)
 
     def _on_device(self, args: tuple[Any, ...], kwargs: dict[str, Any], home: Any) -> Any:
         """A call whose graphs run on a GPU; results go to `home`."""
@@ -115,9 +132,9 @@ class Fitted:
             except MoveWeights:
                 session.graphs.clear()
                 if session.hold_statics:
-                    to_host(self.module, session)
+                    to_host(self._whole, session)
                 else:
-                    to_device(self.module, session)
+                    to_device(self._whole, session)
         session.origins = {}  # what callers gave is theirs again
         session.may_return &= session.is_trying
         traced = Traced.now().since(before)
@@ -134,11 +151,22 @@ class Fitted:
             graph.deliver()  # nothing comes between it and the caller
         return tree_map_only(torch.Tensor, lambda each: each.to(home), found)
 
+    def _function(self) -> Callable[..., Any]:
+        """The compiled one."""
+        hooks = hooks_of_all()
+        if hooks not in self._compiled:
+            self._compiled[hooks] = require("torch", "torch").compile(
+                own_function(self.module),
+                backend=lambda graph, inputs: compile_graph(self.session, graph, inputs),
+                dynamic=False,
+            )
+        return self._compiled[hooks]
+
     def _called(self, *args: Any, **kwargs: Any) -> Any:
         torch = require("torch", "torch")
         try:
             with torch._dynamo.config.patch(dynamo_options()):
-                return self._compiled(*args, **kwargs)
+                return self._function()(*args, **kwargs)
         except LoadmasterError:
             raise
         except Exception as error:
@@ -146,6 +174,43 @@ class Fitted:
             if ours is None:
                 raise
             raise ours from error
+
+
+def _home(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The device where a caller has inputs, and wants results."""
+    torch = require("torch", "torch")
+    from torch.utils._pytree import tree_leaves
+
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    return next((each.device for each in tensors if each.device.type != "cpu"), torch.device("cpu"))
+
+
+class Fitted(Calls):
+    """What `fit` has put behind a module: `model.fitted`."""
+
+    def __init__(self, module: Any, session: Session) -> None:
+        super().__init__(module, session, module)
+        self.streamed: StreamedOptimizer | None = None
+        self.seconds: dict[str, float] = {}
+        self.hook: Any = None
+        """Of `state_dict`."""
+        self._parts: dict[Any, Calls] = {}
+        self.release = weakref.finalize(module, _release, session)
+        self.release.atexit = False  # nothing to free then, and no thread to do it
+
+    @contextmanager
+    def with_parts(self, parts: Iterable[Any]) -> Iterator[None]:
+        """Let calls of these parts of the module alone go through its plans as well."""
+        parts = [each for each in parts if each._compiled_call_impl is None]
+        for each in parts:
+            if each not in self._parts:
+                self._parts[each] = Calls(each, self.session, self.module)
+            each._compiled_call_impl = self._parts[each]
+        try:
+            yield
+        finally:
+            for each in parts:
+                vars(each).pop("_compiled_call_impl", None)
 
     @property
     def report(self) -> Mapping[str, Any]:
@@ -233,7 +298,6 @@ def fit(
     Returns:
       the module. `model.fitted.report` has figures, `model.plan_report()` writes a page.
     """
-    torch = require("torch", "torch")
     began = clock.now()
     positional, named = _as_args(args)
     _check_type("kwargs", kwargs, (Mapping, type(None)), "example inputs by name")
@@ -261,12 +325,7 @@ def fit(
     if isinstance(getattr(model, "fitted", None), Fitted):
         _detach(model)
     to_host(model, session, lambda: measure_link(model, session) if measure and machine is None else None)
-    compiled = torch.compile(
-        own_function(model),
-        backend=lambda graph, inputs: compile_graph(session, graph, inputs),
-        dynamic=False,
-    )
-    fitted = Fitted(model, session, compiled)
+    fitted = Fitted(model, session)
     fitted.seconds["prepare"] = clock.now() - began
     _attach(model, fitted)
     if optimizer is not None:
@@ -437,6 +496,12 @@ def _check(model: Any, inputs: Any, optimizer: Any) -> None:
         refuse(f"'{name}' is TorchScript, which can't be traced", "give the module it was made of")
     if isinstance(model, (parallel.DataParallel, parallel.DistributedDataParallel)):
         refuse(f"'{name}' is for several devices, and fit for one", "give its .module")
+    for path, each in model.named_modules():
+        if _is_moved(each):
+            refuse(
+                f"accelerate moves the weights of '{path or name}' between devices, and fit would as well",
+                "load the model without device_map, or call remove_hook_from_submodules(model) of accelerate.hooks",
+            )
     for path, each in [*model.named_parameters(), *model.named_buffers()]:
         if torch.nn.parameter.is_lazy(each):
             refuse(f"'{path}' of '{name}' has no shape yet", "call the module once")
@@ -451,6 +516,13 @@ def _check(model: Any, inputs: Any, optimizer: Any) -> None:
     own = {id(each) for each in model.parameters()}
     if not any(id(each) in own for group in optimizer.param_groups for each in group["params"]):
         refuse(f"the optimizer steps no parameter of '{name}'", "give the optimizer of this very module")
+
+
+def _is_moved(layer: Any) -> bool:
+    """Whether a hook of accelerate (`device_map`, CPU offloading) brings the layer or its inputs to a device."""
+    hook = vars(layer).get("_hf_hook")
+    hooks = getattr(hook, "hooks", (hook,))
+    return any(getattr(each, "execution_device", None) is not None for each in hooks)
 
 
 def _parse_memory(memory: str | int, device: Any) -> Share | Bytes:
@@ -538,8 +610,9 @@ def _measure(session: Session, cache: Path | None) -> Measure:
     return measure
 
 
-_METHODS = ("to", "cuda", "cpu", "generate", "_apply", "__getstate__")
-_OWN = frozenset(("fitted", "plan_report", "_compiled_call_impl", *_METHODS))
+_METHODS = ("to", "cuda", "cpu", "compile", "generate", "_apply", "__getstate__")
+_FOR_SCRIPT = "__jit_ignored_attributes__"
+_OWN = frozenset(("fitted", "plan_report", "_compiled_call_impl", _FOR_SCRIPT, *_METHODS))
 """What `_attach` gives to a module; its class has its own."""
 
 
@@ -553,6 +626,9 @@ def _attach(model: Any, fitted: Fitted) -> None:
         if device is not None:
             session.say(f"{session.name} stays where its plan has it: it is fitted to the device")
         return model if dtype is None else type(model).to(model, dtype)
+
+    def compile_again(*_: Any, **__: Any) -> None:
+        session.say(f"{session.name} is fitted: compile() changes nothing")
 
     def apply(*args: Any, **kwargs: Any) -> Any:
         """What `half()`, `to(dtype)` and those of a module around it come to."""
@@ -581,10 +657,13 @@ def _attach(model: Any, fitted: Fitted) -> None:
     model.to = to
     model.cuda = model.cpu = lambda *_, **__: to("cpu")
     model._apply = apply
+    if type(model).compile is require("torch", "torch").nn.Module.compile:
+        model.compile = compile_again  # it would take the place of the plans
     model.__getstate__ = state
     if hasattr(model, "generate") and hasattr(model, "generation_config"):
         model.generate = _with_static_cache(model)
     model._compiled_call_impl = fitted
+    setattr(model, _FOR_SCRIPT, [*getattr(model, _FOR_SCRIPT, ()), *_OWN])  # TorchScript would compile them
 
 
 def _detach(model: Any) -> None:
@@ -624,6 +703,8 @@ def _with_static_cache(model: Any) -> Callable[..., Any]:
 
     @functools.wraps(plain)
     def generate(*args: Any, **kwargs: Any) -> Any:
+        if model.fitted.session.is_forked:
+            return plain(*args, **kwargs)
         given = args[1] if len(args) > 1 else kwargs.get("generation_config")
         config = given or model.generation_config
 
@@ -633,20 +714,32 @@ def _with_static_cache(model: Any) -> Callable[..., Any]:
         # Words of a draft that are not accepted are taken out of a cache: one of one size can't be cut.
         drafting = ("assistant_model", "prompt_lookup_num_tokens", "assistant_early_exit", "is_assistant")
         drafts = any(option(name) for name in drafting)
-        own = drafts or option("cache_implementation") or option("use_cache") is False
+        # PEFT's learned prompts take none of one size.
+        prompts = getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False)
+        own = drafts or prompts or option("cache_implementation") or option("use_cache") is False
         if not (own or kwargs.get("past_key_values") is not None) and getattr(
             model, "_can_compile_fullgraph", getattr(model, "_supports_static_cache", False)
         ):
             kwargs["cache_implementation"] = "static"
         session = model.fitted.session
-        session.generating = option("num_beams") in (None, 1)  # beams are put in another order on the host
-        try:
+        beams = option("num_beams") not in (None, 1)  # they are put in another order on the host
+        with session.generation(keeps_caches=not beams), model.fitted.with_parts(_called_by_generate(model)):
             return plain(*args, **kwargs)
-        finally:
-            session.generating = False
-            session.on_thread(session.release_states)
 
     return generate
+
+
+def _called_by_generate(model: Any) -> list[Any]:
+    """What `generate` of transformers calls by itself: the model that a wrapper (PEFT's) has inside; its encoder."""
+    own = next((each for each in model.modules() if _generates(each)), model)
+    encoder = (
+        own.get_encoder() if getattr(getattr(own, "config", None), "is_encoder_decoder", False) else model
+    )
+    return [each for each in (own, encoder) if each is not model]
+
+
+def _generates(module: Any) -> bool:
+    return any(each.__name__ == "GenerationMixin" for each in type(module).__mro__)
 
 
 def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

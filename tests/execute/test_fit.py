@@ -165,6 +165,15 @@ def test_the_least_memory_is_said_and_is_the_least(training: bool) -> None:
     assert error.value.number == least
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_all_of_what_a_model_needs_is_enough_with_its_weights_on_the_device(training: bool) -> None:
+    plain, model = pair(Stack, rows(), training=training, memory="100%", weights="device")
+    session = session_of(model)
+    assert session.usable >= session.graphs[0].needed
+    with torch.set_grad_enabled(training):
+        assert same(model(rows()), plain(rows()))
+
+
 @torch.no_grad()
 def test_a_graph_break_makes_two_graphs_in_one_budget() -> None:
     plain, model = pair(lambda: Parts(3, 3), rows())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -151,6 +152,11 @@ def test_a_generation_says_the_same_words(cache: str | None) -> None:
         assert torch.equal(model.generate(words, **options, **chosen), wanted)
     assert len(session_of(model).graphs) <= 4, "no plan for every token"
     assert not session_of(model).states, "caches of a generation end with it"
+    several = [words.roll(shift, 1) for shift in range(4)]
+    alone = [plain.generate(each, **options) for each in several]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda each: model.generate(each, **options, **chosen), several))
+    assert all(torch.equal(one, other) for one, other in zip(found, alone, strict=True))
 
 
 def test_drafts_are_cut_out_of_a_cache_that_grows() -> None:

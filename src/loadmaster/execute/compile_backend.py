@@ -50,7 +50,7 @@ def compile_graph(session: Session, module: Any, inputs: Sequence[Any]) -> Calla
             f"a graph of '{type(module).__name__}' has tensors on {device} and on {elsewhere[0].device}",
             object=str(device),
             remedy="leave the model on the CPU and give it inputs that are there: its graphs run on the device "
-            "all the same; or move all of it",
+            "all the same; or move all of it; where layers were put in after fit, call fit again",
         )
     with torch.device(device):
         return _compiled(session, retargeted(module, device), faked(inputs, device))
@@ -111,9 +111,9 @@ def _compiled(session: Session, module: Any, inputs: Sequence[Any]) -> Callable[
 
         def call(args: list[Any]) -> list[Any]:
             tangents = args[len(args) - count :]
-            number = int(args[tokens[0]])
+            token = args[tokens[0]]  # as long as somebody has it, calls of other threads keep the step
             args.clear()
-            return graph.backward(number, tangents)
+            return graph.backward(int(token), tangents)
 
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
@@ -233,9 +233,24 @@ def own_function(self: Any) -> Callable[..., Any]:
 
 
 def is_traced_otherwise() -> bool:
-    """Whether `torch.jit.trace` or `torch.fx` looks at the calls that are made: they take no compiled function."""
+    """Whether somebody looks at the calls that are made who takes no compiled function: `torch.jit.trace` or `torch.fx`,
+    the transforms of `torch.func`, derivatives that go forward, a mode of tensors without data."""
     torch = require("torch", "torch")
-    return bool(torch.jit.is_tracing() or torch.fx._symbolic_trace.is_fx_symbolic_tracing())
+    return bool(
+        torch.jit.is_tracing()
+        or torch.fx._symbolic_trace.is_fx_symbolic_tracing()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+        or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+    )
+
+
+def hooks_of_all() -> tuple[int, ...]:
+    """Which hooks there are that PyTorch calls for every module of the process: graphs that were traced without any do
+    not see that one has come."""
+    of_all = require("torch", "torch").nn.modules.module
+    kinds = ("forward_pre", "forward", "backward_pre", "backward")
+    return tuple(number for kind in kinds for number in getattr(of_all, f"_global_{kind}_hooks"))
 
 
 class Traced(NamedTuple):

@@ -154,7 +154,8 @@ _RULES: dict[str, Rule] = {
     "embedding_dense_backward": _of_so_many,
     **dict.fromkeys(["index", "_unsafe_index", "index_put", "_unsafe_index_put"], _by_axis),
     **dict.fromkeys(
-        ["gather", "index_add", "index_copy", "index_select", "scatter", "scatter_add", "scatter_reduce"], _along_dim
+        ["gather", "index_add", "index_copy", "index_select", "scatter", "scatter_add", "scatter_reduce"],
+        _along_dim,
     ),
     "_grouped_mm": _groups,
     "masked_scatter": _mask,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -201,6 +202,11 @@ class Session:
     _block: Any = None
     _library_bytes: int = 0
     _thread: DeviceThread | None = None
+    _process: int = field(default_factory=os.getpid)
+    _turn: Any = field(default_factory=threading.Lock)
+    _generation: Any = field(default_factory=threading.RLock)
+    _caller: int | None = None
+    """The thread whose turn it is."""
     _begun: list[tuple[Future[None], Callable[[], None]]] = field(default_factory=list)
     """What was begun on the device's thread and nobody has waited for yet, and what comes after it."""
 
@@ -216,11 +222,43 @@ class Session:
         for graph in self.graphs:
             graph.wait()
 
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a copy of the one where the model was fitted (a worker that reads data): threads are
+        not copied, a GPU can't be used there, and modules are ordinary ones."""
+        return os.getpid() != self._process
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Around a call of the model: those of other threads wait, as what is known of a call is in one place."""
+        with self._turn:
+            self._caller = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._caller = None
+
+    @contextmanager
+    def generation(self, *, keeps_caches: bool) -> Iterator[None]:
+        """Around a generation: those of other threads wait, as the memory counts with the cache of one."""
+        with self._generation:
+            self.generating = keeps_caches
+            try:
+                yield
+            finally:
+                self.generating = False
+                self.on_thread(self.release_states)
+
+    @property
+    def is_within(self) -> bool:
+        """Whether this is called by what a call of the model runs on the host, between its graphs."""
+        return self._caller == threading.get_ident()
+
     def on_thread(self, work: Callable[..., Found], *args: Any) -> Found:
         """Make calls of the device on its one thread: autograd has threads of its own. All work there is on the stream
         of plans, between what the caller has asked of its own stream before and what it asks after: so neither has to
         wait for the device."""
-        if not self.is_cuda:
+        if not self.is_cuda or self.is_forked:
             return work(*args)
         if self._thread is None:
             self._thread = device_thread(self.device)
@@ -502,9 +540,10 @@ class Session:
         if self.memory is not None or not self.graphs:
             return False
         assert self.share is not None
-        held = self.held_bytes + self.state_bytes_held
+        held = self.held_bytes + self.state_bytes_held + self._delivered
         count = int(self.share * (sum(graph.needed for graph in self.graphs) + held)) + self.grown_bytes
-        self.memory = -(-count // GRAIN) * GRAIN  # all of what it needs is enough for it
+        block = count - self._outside
+        self.memory = self._outside - -block // GRAIN * GRAIN  # all of what it needs is enough for it
         return True
 
     def free_block(self, count: int) -> Any:

@@ -1,0 +1,375 @@
+"""What users of PyTorch put around their models, and do to them, under `fit`: as without it."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.autograd.forward_ad as forward_ad  # noqa: E402
+from torch import nn  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.nn.utils import parametrizations, prune  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from fit_cases import WIDTH, Stack, fitted, gradients, pair, rows, same, session_of, step  # noqa: E402
+from loadmaster.errors import LoadmasterError  # noqa: E402
+from loadmaster.execute.graphs import PlannedGraph  # noqa: E402
+from loadmaster.torch_fit import Calls  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning",
+    "ignore:Dynamo detected a call to a `functools.lru_cache`-wrapped function:UserWarning",
+    "ignore:This process .* is multi-threaded:DeprecationWarning",
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Any:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+# Between steps.
+
+
+def _steps(model: Any, count: int = 2) -> list[Any]:
+    """Losses of a training of what is trained by now."""
+    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], 0.1)
+    losses = []
+    for seed in range(count):
+        optimizer.zero_grad()
+        losses.append(step(model, rows(seed=seed)))
+        optimizer.step()
+    return losses
+
+
+def _parametrize(model: Any) -> Any:
+    parametrizations.weight_norm(model.layers[1])
+    return _steps(model)
+
+
+def _prune(model: Any) -> Any:
+    prune.l1_unstructured(model.layers[1], "weight", 0.5)
+    losses = _steps(model)
+    prune.remove(model.layers[1], "weight")
+    return losses, _steps(model)
+
+
+def _fill_from_vector(model: Any) -> Any:
+    vector = nn.utils.parameters_to_vector(model.parameters()).detach() * 1.5
+    nn.utils.vector_to_parameters(vector, model.parameters())
+    with torch.no_grad():
+        before = model(rows())
+        vector.mul_(0.5)  # parameters look at it
+        after = model(rows())
+    return before, after, _steps(model)
+
+
+def _replace_layers(model: Any) -> Any:
+    with torch.no_grad():
+        torch.manual_seed(1)
+        model.layers[2] = nn.Linear(WIDTH, WIDTH)
+        same_shape = model(rows())
+        model.layers[2].weight = nn.Parameter(torch.randn(WIDTH, WIDTH) / WIDTH)
+        other_weight = model(rows())
+    model.layers.append(nn.Linear(WIDTH, 3))
+    return same_shape, other_weight, _steps(model)
+
+
+def _freeze_in_the_middle(model: Any) -> Any:
+    losses = _steps(model)
+    model.layers[0].requires_grad_(False)
+    losses += _steps(model)
+    model.requires_grad_(True)
+    return losses, _steps(model)
+
+
+def _step_in_hooks(model: Any) -> Any:
+    """An optimizer for each parameter, which steps as soon as the gradient is there and lets go of it."""
+    optimizers = {each: torch.optim.SGD([each], 0.1) for each in model.parameters()}
+
+    def take(parameter: Any) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for each in optimizers:
+        each.register_post_accumulate_grad_hook(take)
+    return [step(model, rows(seed=seed)) for seed in range(3)]
+
+
+def _checkpoint_calls(model: Any) -> Any:
+    given = rows().requires_grad_()
+    checkpoint(model, given, use_reentrant=False).square().mean().backward()
+    return given.grad, gradients(model)
+
+
+def _call_with_other_weights(model: Any) -> Any:
+    others = {name: each.detach() * 1.5 for name, each in model.named_parameters()}
+    given = torch.func.functional_call(model, others, rows())
+    return given, torch.func.functional_call(model, {"layers.0.weight": others["layers.0.weight"]}, rows())
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        _parametrize,
+        _prune,
+        _fill_from_vector,
+        _replace_layers,
+        _freeze_in_the_middle,
+        _step_in_hooks,
+        _checkpoint_calls,
+        _call_with_other_weights,
+    ],
+)
+def test_what_is_done_to_a_fitted_model_does_what_it_does(act: Callable[[Any], Any]) -> None:
+    plain, model = pair(Stack, rows(), training=True)
+    wanted, found = act(plain), act(model)
+    assert same(found, wanted)
+    assert same(model(rows()), plain(rows()))
+    assert session_of(model).called, "that was no plan"
+
+
+def test_adapters_come_and_go() -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, target_modules=["0", "1"], init_lora_weights=False)
+
+    def go(model: Any) -> Any:
+        torch.manual_seed(1)
+        tuned = peft.get_peft_model(model, config)
+        losses = _steps(tuned)
+        assert model.layers[0].base_layer.weight.grad is None
+        with torch.no_grad():
+            adapted = tuned(rows())
+            with tuned.disable_adapter():
+                bare = tuned(rows())
+            tuned.merge_adapter()
+            merged = tuned(rows())
+            tuned.unmerge_adapter()
+            return losses, adapted, bare, merged, tuned.merge_and_unload()(rows())
+
+    plain, model = pair(lambda: Stack(3), rows(), training=True)
+    wanted, found = go(plain), go(model)
+    assert same(found, wanted)
+    assert len(session_of(model).graphs) > 2
+
+
+# Other threads, other processes.
+
+
+def test_calls_of_several_threads() -> None:
+    plain, model = pair(lambda: Stack(3), rows(), training=True)
+
+    def gradient(model: Any, seed: int) -> Any:
+        return torch.autograd.grad(model(rows(8 + 8 * (seed % 2), seed)).sum(), list(model.parameters()))
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda seed: gradient(model, seed), range(12)))
+    assert same(found, [gradient(plain, seed) for seed in range(12)])
+
+
+def test_a_step_that_waits_for_its_turn_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, model = pair(Stack, rows(), training=True)
+    own = PlannedGraph.backward
+
+    def after_another_thread(self: PlannedGraph, *args: Any) -> list[Any]:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(model, rows(seed=2)).result()
+        return own(self, *args)
+
+    monkeypatch.setattr(PlannedGraph, "backward", after_another_thread)
+    assert same(step(model, rows()), step(plain, rows()))
+    assert same(gradients(model), gradients(plain))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux")
+@torch.no_grad()
+def test_a_forked_worker_has_the_module_itself(request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(lambda count=torch.get_num_threads(): torch.set_num_threads(count))
+    torch.set_num_threads(1)  # as in PyTorch's own workers: with another number there would be another graph
+    plain, model = pair(Stack, rows())
+    model(rows())  # threads that copy have begun
+    here, there = multiprocessing.Pipe()
+
+    def work() -> None:
+        there.send(model(rows()).numpy())
+
+    worker = multiprocessing.get_context("fork").Process(target=work, daemon=True)
+    worker.start()
+    found = here.recv() if here.poll(60) else None
+    worker.kill()
+    worker.join()
+    assert found is not None, "it hangs"
+    assert same(torch.from_numpy(found), plain(rows()))
+
+
+# Those who look at calls.
+
+
+def _transforms(model: Any) -> Any:
+    state = {name: each.detach() for name, each in model.named_parameters()}
+
+    def loss(state: Any, x: Any) -> Any:
+        return torch.func.functional_call(model, state, (x[None],)).square().mean()
+
+    return torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(state, rows(3))
+
+
+def _forward_derivative(model: Any) -> Any:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(model(forward_ad.make_dual(rows(), rows(seed=2)))).tangent
+
+
+def _shapes(model: Any) -> Any:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return list(model(torch.empty(4, WIDTH)).shape)
+
+
+def _script(model: Any) -> Any:
+    return torch.jit.script(model)(rows())
+
+
+class Two(nn.Module):
+    """As TorchScript takes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):  # type: ignore[no-untyped-def]
+        return self.second(torch.tanh(self.first(x)))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("look", [_transforms, _forward_derivative, _shapes, _script])
+def test_other_ways_of_looking_at_calls_see_the_module_itself(look: Callable[[Any], Any]) -> None:
+    plain, model = pair(Two, rows())
+    assert same(look(model), look(plain))
+
+
+@torch.no_grad()
+def test_hooks_for_every_module_are_called_whenever_they_come() -> None:
+    _, model = pair(lambda: Stack(2), rows())
+    seen: list[str] = []
+    calls = [seen]
+
+    def see(layer: Any, *_: Any) -> None:
+        calls[0].append(type(layer).__name__)
+
+    hook = nn.modules.module.register_module_forward_hook(see)
+    try:
+        model(rows())
+    finally:
+        hook.remove()
+    assert sorted(set(seen)) == ["Dropout", "Linear", "Stack"]
+    model(rows())
+    assert seen.count("Stack") == 1
+
+
+@torch.no_grad()
+def test_a_fitted_model_is_compiled_already() -> None:
+    plain, model = pair(Stack, rows())
+    for compiled in (model.compile(backend="eager") or model, torch.compile(model, backend="eager")):
+        session_of(model).called.clear()
+        assert same(compiled(rows()), plain(rows()))
+        assert session_of(model).called, "that was no plan"
+
+
+def test_weights_that_accelerate_moves_are_refused() -> None:
+    model = Stack()
+    vars(model.layers[1])["_hf_hook"] = SimpleNamespace(execution_device="cpu")
+    with pytest.raises(LoadmasterError, match=r"'layers\.1' between devices.*without device_map"):
+        fitted(model, rows())
+    vars(model.layers[1])["_hf_hook"] = SimpleNamespace()  # one that moves nothing
+    fitted(model, rows())
+
+
+# What `generate` calls by itself.
+
+
+class Wrapper(nn.Module):
+    """A model inside, as adapters have it."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.generation_config = model.generation_config
+
+    def forward(self, **inputs: Any) -> Any:
+        return self.model(**inputs)
+
+    def generate(self, *args: Any, **options: Any) -> Any:
+        return self.model.generate(*args, **options)
+
+
+def _t5() -> Any:
+    transformers = pytest.importorskip("transformers")
+    config = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 1, "num_heads": 4, "vocab_size": 64}
+    torch.manual_seed(0)
+    model = transformers.T5ForConditionalGeneration(
+        transformers.T5Config(**config, decoder_start_token_id=0, pad_token_id=0)
+    )
+    return model.eval()
+
+
+def test_what_generate_calls_by_itself_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Wrapper(_t5())
+    model = fitted(copy.deepcopy(plain), memory="8MiB")
+    planned: set[str] = set()
+    own = Calls._called
+
+    def spy(self: Calls, *args: Any, **options: Any) -> Any:
+        planned.add(type(self.module).__name__)
+        return own(self, *args, **options)
+
+    monkeypatch.setattr(Calls, "_called", spy)
+    words = torch.tensor([[5, 6, 7, 8]])
+    options: dict[str, Any] = {"max_new_tokens": 2, "do_sample": False}
+    assert torch.equal(model.generate(words, **options), plain.generate(words, **options))
+    assert planned == {"T5Stack", "T5ForConditionalGeneration"}
+    assert not any("_compiled_call_impl" in vars(each) for each in model.modules() if each is not model)
+
+
+class Asked(nn.Module):
+    """Gives back what `generate` was asked for."""
+
+    generation_config = SimpleNamespace()
+    _can_compile_fullgraph = True
+
+    def generate(self, **options: Any) -> Any:
+        self.meanwhile()
+        return options
+
+    def meanwhile(self) -> None: ...
+
+
+def test_learned_prompts_get_no_cache_of_one_size() -> None:
+    model = fitted(Asked())
+    assert model.generate() == {"cache_implementation": "static"}
+    model.active_peft_config = SimpleNamespace(is_prompt_learning=True)
+    assert model.generate() == {}
+
+
+def test_generations_of_several_threads_come_one_after_another() -> None:
+    model, free = fitted(Asked()), []
+
+    def meanwhile() -> None:
+        turn = session_of(model)._generation
+        with ThreadPoolExecutor(1) as pool:
+            free.append(pool.submit(turn.acquire, blocking=False).result())
+
+    model.meanwhile = meanwhile
+    model.generate()
+    assert free == [False]
+    meanwhile()
+    assert free == [False, True]
