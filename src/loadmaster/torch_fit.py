@@ -615,6 +615,7 @@ def _release(session: Session) -> None:
     session.lent.clear()
     session.states.clear()
     session._free_states.clear()
+    session.rows.clear()  # Dynamo may keep the session for as long as the process runs
     session._block = None
 
 

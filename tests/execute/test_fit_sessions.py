@@ -251,6 +251,17 @@ def test_inputs_come_to_the_host_only_if_somebody_looks_at_them_there() -> None:
     assert session.with_origins([twin])[0] is theirs
 
 
+def test_a_second_fit_leaves_no_host_memory_of_the_first() -> None:
+    plain, model = pair(Stack, rows(), training=True)
+    step(model, rows())
+    first, got = session_of(model), gradients(model)
+    assert first.rows.bytes > 0
+    torch_fit.fit(model, rows(), memory="75%", **QUICK)
+    assert first.rows.bytes == 0
+    step(plain, rows())
+    assert same(got, gradients(plain))  # what callers have is theirs
+
+
 def test_what_is_begun_while_a_model_is_traced_is_waited_for() -> None:
     session = Session("it", torch.device("cpu"), load_machine("h200"), 2**20)
     done: list[str] = []
