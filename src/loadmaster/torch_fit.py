@@ -224,7 +224,7 @@ def fit(
       weights: 'host': parameters stay there and come when they are needed; 'device': they lie on the device, and
         plans have the rest; 'auto': the faster by simulation.
       machine: rates and links; by default they are measured, and kept on disk.
-      search: seconds, or a budget, for a better plan than the first one, which is found while that one runs.
+      search: seconds, or a budget, for a better plan than the first one, which is found while that one runs; 0: none.
       background: search while the model runs; else before its first answer.
       measure: time every distinct op once, and keep the times on disk.
       cache: the folder for them, if not the user's own.

@@ -400,6 +400,14 @@ def test_a_shortage_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch)
 
 
 @torch.no_grad()
+def test_no_seconds_are_no_search(capsys: pytest.CaptureFixture[str]) -> None:
+    _, model = pair(Stack, rows(), search=0, background=True, quiet=False)
+    model.fitted.wait_for_plan()
+    assert model.fitted.report["graphs"][0]["plan"] == "quick"
+    assert "no better plan" not in capsys.readouterr().err
+
+
+@torch.no_grad()
 def test_no_search_outlives_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Native code that still runs when the interpreter ends aborts the process."""
     late, numbers = threading.Event(), itertools.count()
