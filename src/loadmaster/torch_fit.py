@@ -442,6 +442,11 @@ def _check(model: Any, inputs: Any, optimizer: Any) -> None:
             refuse(f"'{path}' of '{name}' has no shape yet", "call the module once")
         if each.is_meta:
             refuse(f"'{path}' of '{name}' has no values", "load its weights first")
+        if each.is_inference():
+            refuse(
+                f"'{path}' of '{name}' was made in inference mode",
+                "make it outside, or under torch.no_grad()",
+            )
     if any(isinstance(each, torch.Tensor) and each.is_meta for each in tree_leaves(inputs)):
         refuse("an example input is on the meta device and has no values", "give real inputs")
     if optimizer is None:

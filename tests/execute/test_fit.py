@@ -47,6 +47,13 @@ def test_a_model_gives_what_it_gave_in_less_memory() -> None:
             assert same(model(rows(seed=seed)), plain(rows(seed=seed)))
 
 
+def test_a_module_that_was_made_in_inference_mode_is_refused() -> None:
+    with torch.inference_mode():
+        model = Stack()
+    with pytest.raises(LoadmasterError, match="inference mode: make it outside"):
+        fitted(model, rows())
+
+
 @torch.no_grad()
 def test_weights_that_the_user_changes_are_seen() -> None:
     plain, model = pair(Stack, rows())
