@@ -30,6 +30,7 @@ from loadmaster.execute.compile_backend import (
     NOTHING,
     ONE_GRAPH,
     Traced,
+    break_reasons,
     compile_graph,
     dynamo_options,
     is_traced_otherwise,
@@ -274,13 +275,18 @@ def fit(
     if weights == "device" or likely_on_device(session):
         to_device(model, session)
     if positional or named:
+        known = break_reasons()
         try:
             _try_once(fitted, positional, named)
         except BaseException:
             _detach(model)  # it is as it was
             raise
         if not session.graphs:
-            session.say(f"no op of {session.name} could be traced: it runs on the CPU, as it is")
+            reason = next(iter(break_reasons() - known), "")
+            session.say(
+                f"no op of {session.name} could be traced: it runs on the CPU, as it is"
+                + (f" ({reason}; TORCH_LOGS=graph_breaks says where)" if reason else "")
+            )
     if optimizer is not None and session.hold_statics and session.is_cuda:
         fuse(optimizer)
     elif optimizer is not None:

@@ -203,9 +203,28 @@ def test_a_model_in_which_no_graph_is_found_says_so(capsys: pytest.CaptureFixtur
             return x
 
     plain, model = pair(Loop, rows(), quiet=False)
-    assert capsys.readouterr().err.count("no op of Loop could be traced") == 1
+    said = capsys.readouterr().err
+    assert said.count("no op of Loop could be traced") == 1 and "TORCH_LOGS=graph_breaks" in said
     with torch.no_grad():
         assert same(model(rows()), plain(rows()))
+
+
+def test_a_model_that_cant_be_traced_is_told_why(capsys: pytest.CaptureFixture[str]) -> None:
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.LSTM(WIDTH, 8)
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x)[0]
+
+    pair(Tagger, rows(), quiet=False)
+    assert "no op of Tagger could be traced" in (said := capsys.readouterr().err) and "LSTM;" in said
+    with torch._dynamo.config.patch(allow_rnn=True):  # as fit.md says
+        plain, model = pair(Tagger, rows(), memory="100%")
+        assert session_of(model).graphs
+        with torch.no_grad():
+            torch.testing.assert_close(model(rows()), plain(rows()))
 
 
 def test_a_page_shows_the_plan(tmp_path: Path) -> None:
