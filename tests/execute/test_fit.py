@@ -227,6 +227,23 @@ def test_a_model_that_cant_be_traced_is_told_why(capsys: pytest.CaptureFixture[s
             torch.testing.assert_close(model(rows()), plain(rows()))
 
 
+@pytest.mark.parametrize(
+    "norm", [lambda: nn.LayerNorm(16), lambda: nn.GroupNorm(4, 16), lambda: nn.BatchNorm1d(16)]
+)
+def test_norms_of_two_types_keep_their_statistics(norm: Any) -> None:
+    """Under autocast a norm reads bfloat16 and has weights of float32: a CPU's kernels keep statistics in the latter."""
+
+    def make() -> Any:
+        return nn.Sequential(*[nn.Sequential(nn.Linear(16, 16), norm()) for _ in range(4)])
+
+    plain, model = pair(make, training=True, memory="60%")
+    for each in (plain, model):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = each(torch.linspace(-3, 5, 2048 * 16).view(2048, 16))
+        found.float().square().sum().backward()
+    assert same(gradients(model), gradients(plain))
+
+
 def test_a_page_shows_the_plan(tmp_path: Path) -> None:
     model = fitted(Stack(2), rows(), memory="75%")
     path = model.plan_report(tmp_path / "plan.html")
