@@ -31,6 +31,7 @@ from loadmaster.execute.compile_backend import (
     NOTHING,
     ONE_GRAPH,
     Traced,
+    break_reasons,
     compile_graph,
     dynamo_options,
     hooks_of_all,
@@ -289,7 +290,7 @@ def fit(
       weights: 'host': parameters stay there and come when they are needed; 'device': they lie on the device, and
         plans have the rest; 'auto': the faster by simulation.
       machine: rates and links; by default they are measured, and kept on disk.
-      search: seconds, or a budget, for a better plan than the first one, which is found while that one runs.
+      search: seconds, or a budget, for a better plan than the first one, which is found while that one runs; 0: none.
       background: search while the model runs; else before its first answer.
       measure: time every distinct op once, and keep the times on disk.
       cache: the folder for them, if not the user's own.
@@ -333,13 +334,18 @@ def fit(
     if weights == "device" or likely_on_device(session):
         to_device(model, session)
     if positional or named:
+        known = break_reasons()
         try:
             _try_once(fitted, positional, named)
         except BaseException:
             _detach(model)  # it is as it was
             raise
         if not session.graphs:
-            session.say(f"no op of {session.name} could be traced: it runs on the CPU, as it is")
+            reason = next(iter(break_reasons() - known), "")
+            session.say(
+                f"no op of {session.name} could be traced: it runs on the CPU, as it is"
+                + (f" ({reason}; TORCH_LOGS=graph_breaks says where)" if reason else "")
+            )
     if optimizer is not None and session.hold_statics and session.is_cuda:
         fuse(optimizer)
     elif optimizer is not None:
@@ -507,6 +513,11 @@ def _check(model: Any, inputs: Any, optimizer: Any) -> None:
             refuse(f"'{path}' of '{name}' has no shape yet", "call the module once")
         if each.is_meta:
             refuse(f"'{path}' of '{name}' has no values", "load its weights first")
+        if each.is_inference():
+            refuse(
+                f"'{path}' of '{name}' was made in inference mode",
+                "make it outside, or under torch.no_grad()",
+            )
     if any(isinstance(each, torch.Tensor) and each.is_meta for each in tree_leaves(inputs)):
         refuse("an example input is on the meta device and has no values", "give real inputs")
     if optimizer is None:
@@ -694,6 +705,7 @@ def _release(session: Session) -> None:
     session.lent.clear()
     session.states.clear()
     session._free_states.clear()
+    session.rows.clear()  # Dynamo may keep the session for as long as the process runs
     session._block = None
 
 

@@ -47,6 +47,13 @@ def test_a_model_gives_what_it_gave_in_less_memory() -> None:
             assert same(model(rows(seed=seed)), plain(rows(seed=seed)))
 
 
+def test_a_module_that_was_made_in_inference_mode_is_refused() -> None:
+    with torch.inference_mode():
+        model = Stack()
+    with pytest.raises(LoadmasterError, match="inference mode: make it outside"):
+        fitted(model, rows())
+
+
 @torch.no_grad()
 def test_weights_that_the_user_changes_are_seen() -> None:
     plain, model = pair(Stack, rows())
@@ -205,9 +212,45 @@ def test_a_model_in_which_no_graph_is_found_says_so(capsys: pytest.CaptureFixtur
             return x
 
     plain, model = pair(Loop, rows(), quiet=False)
-    assert capsys.readouterr().err.count("no op of Loop could be traced") == 1
+    said = capsys.readouterr().err
+    assert said.count("no op of Loop could be traced") == 1 and "TORCH_LOGS=graph_breaks" in said
     with torch.no_grad():
         assert same(model(rows()), plain(rows()))
+
+
+def test_a_model_that_cant_be_traced_is_told_why(capsys: pytest.CaptureFixture[str]) -> None:
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.LSTM(WIDTH, 8)
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x)[0]
+
+    pair(Tagger, rows(), quiet=False)
+    assert "no op of Tagger could be traced" in (said := capsys.readouterr().err) and "LSTM;" in said
+    with torch._dynamo.config.patch(allow_rnn=True):  # as fit.md says
+        plain, model = pair(Tagger, rows(), memory="100%")
+        assert session_of(model).graphs
+        with torch.no_grad():
+            torch.testing.assert_close(model(rows()), plain(rows()))
+
+
+@pytest.mark.parametrize(
+    "norm", [lambda: nn.LayerNorm(16), lambda: nn.GroupNorm(4, 16), lambda: nn.BatchNorm1d(16)]
+)
+def test_norms_of_two_types_keep_their_statistics(norm: Any) -> None:
+    """Under autocast a norm reads bfloat16 and has weights of float32: a CPU's kernels keep statistics in the latter."""
+
+    def make() -> Any:
+        return nn.Sequential(*[nn.Sequential(nn.Linear(16, 16), norm()) for _ in range(4)])
+
+    plain, model = pair(make, training=True, memory="60%")
+    for each in (plain, model):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = each(torch.linspace(-3, 5, 2048 * 16).view(2048, 16))
+        found.float().square().sum().backward()
+    assert same(gradients(model), gradients(plain))
 
 
 def test_a_page_shows_the_plan(tmp_path: Path) -> None:

@@ -251,6 +251,17 @@ def test_inputs_come_to_the_host_only_if_somebody_looks_at_them_there() -> None:
     assert session.with_origins([twin])[0] is theirs
 
 
+def test_a_second_fit_leaves_no_host_memory_of_the_first() -> None:
+    plain, model = pair(Stack, rows(), training=True)
+    step(model, rows())
+    first, got = session_of(model), gradients(model)
+    assert first.rows.bytes > 0
+    torch_fit.fit(model, rows(), memory="75%", **QUICK)
+    assert first.rows.bytes == 0
+    step(plain, rows())
+    assert same(got, gradients(plain))  # what callers have is theirs
+
+
 def test_what_is_begun_while_a_model_is_traced_is_waited_for() -> None:
     session = Session("it", torch.device("cpu"), load_machine("h200"), 2**20)
     done: list[str] = []
@@ -386,6 +397,14 @@ def test_a_shortage_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Walk, "advance", advance)
     with pytest.raises((torch.OutOfMemoryError, LoadmasterError)):
         model(rows())
+
+
+@torch.no_grad()
+def test_no_seconds_are_no_search(capsys: pytest.CaptureFixture[str]) -> None:
+    _, model = pair(Stack, rows(), search=0, background=True, quiet=False)
+    model.fitted.wait_for_plan()
+    assert model.fitted.report["graphs"][0]["plan"] == "quick"
+    assert "no better plan" not in capsys.readouterr().err
 
 
 @torch.no_grad()

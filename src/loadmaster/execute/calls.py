@@ -57,6 +57,16 @@ class Rows:
         rows.append((row, storage_users(row)))
         return row[:]
 
+    @property
+    def bytes(self) -> int:
+        """Of all rows, whoever looks at them."""
+        return sum(count * len(rows) for count, rows in self._rows.items())
+
+    def clear(self) -> None:
+        """Nothing is kept to be used again: callers have what they have."""
+        self._rows.clear()
+        self._memory = HostMemory(self._memory.pinned)
+
 
 def storage_users(tensor: Any) -> int:
     """How many tensors look at its storage, by PyTorch's own count."""

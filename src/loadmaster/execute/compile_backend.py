@@ -14,7 +14,7 @@ import gc
 import logging
 import random
 import types
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -272,6 +272,17 @@ class Traced(NamedTuple):
     def since(self, before: Traced) -> Traced:
         """What was done since then."""
         return Traced(*(one - other for one, other in zip(self, before, strict=True)))
+
+
+def break_reasons() -> Counter[str]:
+    """Why Dynamo has ended graphs so far in this process: the first line of each reason, and how often."""
+    require("torch", "torch")
+    from torch._dynamo.utils import counters
+
+    found = Counter[str]()
+    for reason, count in counters["graph_break"].items():
+        found[(str(reason).strip() or "no reason given").splitlines()[0][:200]] += int(count)
+    return found
 
 
 ONE_GRAPH = Traced(frames=1, whole=1, breaks=0)

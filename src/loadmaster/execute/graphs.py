@@ -362,6 +362,8 @@ class PlannedGraph:
             raise
         self.seconds["quick plan"] = clock.now() - began
         self._close()
+        if session.budget.seconds == 0:
+            return  # the quick plan is what was asked for
         if session.background:
             given = (base, self._program, machine, capacity)
             search = threading.Thread(target=self._improve, args=given, daemon=True)

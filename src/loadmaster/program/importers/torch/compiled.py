@@ -36,7 +36,7 @@ from loadmaster.program.importers.torch.joined import (
     shows,
 )
 from loadmaster.program.importers.torch.nested import attribute, nest_graphs
-from loadmaster.program.importers.torch.norms import lay_out_groups, restore_norms
+from loadmaster.program.importers.torch.norms import lay_out_groups, restore_norms, type_statistics
 from loadmaster.program.importers.torch.sample_axes import Batch, find_batch
 from loadmaster.program.program import TensorKind
 
@@ -171,6 +171,7 @@ def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -
         forward_outputs += len(updates)
     drop_idle(graph)
     _drop_same(graph)
+    type_statistics(graph)
     restore_norms(graph)
     inputs = [node for node in graph.nodes if node.op == "placeholder" and node.name not in constants]
     backward = _forward_first(graph, inputs[primals:], forward_outputs)

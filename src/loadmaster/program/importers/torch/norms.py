@@ -13,8 +13,35 @@ from typing import Any
 from loadmaster.errors import require
 from loadmaster.program.importers.torch.graph import is_getitem, op_name
 
+_WEIGHT = {
+    "native_layer_norm": 2,
+    "native_group_norm": 1,
+    "native_batch_norm": 1,
+    "_native_batch_norm_legit": 1,
+    "_native_batch_norm_legit_functional": 1,
+}
+"""Norms, and which of their arguments the weight is."""
 _RESERVE = 3
 """Which of the results is for the backward pass alone; those behind it come one earlier in the traced call."""
+
+
+def type_statistics(graph: Any) -> None:
+    """On a CPU kernels keep mean and deviation in the weight's type, where the tracer says the input's: half the bytes
+    under autocast."""
+    torch = require("torch", "torch")
+    for node in graph.nodes:
+        at = _WEIGHT.get(op_name(node.target)) if node.op == "call_function" else None
+        weight = None if at is None or len(node.args) <= at else node.args[at]
+        if weight is None or node.meta["val"][0].device.type != "cpu":
+            continue
+        dtype, values = weight.meta["val"].dtype, list(node.meta["val"])
+        if dtype == values[0].dtype:
+            continue
+        values[1:3] = [torch.empty_like(each, dtype=dtype) for each in values[1:3]]
+        node.meta["val"] = tuple(values)
+        for part in node.users:
+            if is_getitem(part) and part.args[1] in (1, 2):
+                part.meta["val"] = values[part.args[1]]
 
 
 def restore_norms(graph: Any) -> None:
