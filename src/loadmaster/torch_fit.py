@@ -45,20 +45,10 @@ from loadmaster.execute.compile_backend import (
 from loadmaster.execute.measured_cache import cache_folder
 from loadmaster.execute.op_samples import sample_ops
 from loadmaster.execute.optimizer import STREAM_BYTES, StreamedOptimizer, fuse, state_bytes, stream_optimizer
-from loadmaster.execute.pinned import LARGE, lock_pages
-from loadmaster.execute.session import (
-    Measure,
-    MoveWeights,
-    Session,
-    know,
-    likely_on_device,
-    measure_link,
-    random_state,
-    set_random_state,
-    to_device,
-    to_host,
-)
+from loadmaster.execute.pinned import LARGE, leave_locked, lock_pages, unlock_left
+from loadmaster.execute.session import Measure, MoveWeights, Session, random_state, set_random_state
 from loadmaster.execute.speeds import quick_machine
+from loadmaster.execute.statics import know, likely_on_device, measure_link, to_device, to_host
 from loadmaster.machine import Machine, load_machine
 from loadmaster.program.importers.torch.captured import Captured
 from loadmaster.program.measured_costs import MeasuredCosts
@@ -156,10 +146,10 @@ class Calls:
         """The compiled one."""
         hooks = hooks_of_all()
         if hooks not in self._compiled:
+            function = own_function(self.module)
+            self.session.codes.append(function.__code__)
             self._compiled[hooks] = require("torch", "torch").compile(
-                own_function(self.module),
-                backend=lambda graph, inputs: compile_graph(self.session, graph, inputs),
-                dynamic=False,
+                function, backend=_backend_of(self.session), dynamic=False
             )
         return self._compiled[hooks]
 
@@ -175,6 +165,18 @@ class Calls:
             if ours is None:
                 raise
             raise ours from error
+
+
+def _backend_of(session: Session) -> Callable[..., Any]:
+    """Dynamo has a list of all backends that lasts as long as the process: what a model needs must not be kept by it."""
+    here = weakref.ref(session)
+
+    def backend(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+        found = here()
+        assert found is not None, "whoever calls the model has its session"
+        return compile_graph(found, graph, inputs)
+
+    return backend
 
 
 def _home(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -325,6 +327,8 @@ def fit(
     )
     if isinstance(getattr(model, "fitted", None), Fitted):
         _detach(model)
+    if session.is_cuda:
+        session.on_thread(unlock_left)
     to_host(model, session, lambda: measure_link(model, session) if measure and machine is None else None)
     fitted = Fitted(model, session)
     fitted.seconds["prepare"] = clock.now() - began
@@ -691,21 +695,19 @@ def _detach(model: Any) -> None:
     fitted.release()
 
 
-_LOCKED: list[Any] = []
-"""Storages of models that are gone: while their pages are locked, they must not be given to others."""
-
-
 def _release(session: Session) -> None:
     """No search and no memory of the device any more, but for steps that still wait for their backward call. It runs
     whenever the module is collected, perhaps while another model's graph is recorded: the device is not asked."""
     session.observer.stop = True
-    _LOCKED.extend(session.pinned)
+    leave_locked(session.pinned)
     session.graphs.clear()
     session.called.clear()
     session.lent.clear()
     session.states.clear()
     session._free_states.clear()
-    session.rows.clear()  # Dynamo may keep the session for as long as the process runs
+    session.rows.clear()
+    while session.codes:  # Dynamo would keep what it compiled of them for as long as the process runs
+        require("torch", "torch")._dynamo.eval_frame.remove_from_cache(session.codes.pop())
     session._block = None
 
 

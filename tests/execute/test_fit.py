@@ -219,21 +219,15 @@ def test_a_model_in_which_no_graph_is_found_says_so(capsys: pytest.CaptureFixtur
 
 
 def test_a_model_that_cant_be_traced_is_told_why(capsys: pytest.CaptureFixture[str]) -> None:
-    class Tagger(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.LSTM(WIDTH, 8)
-
+    class Halves(nn.Module):
         def forward(self, x: Any) -> Any:
-            return self.layer(x)[0]
+            for _ in range(3):
+                x = x / (x.sum().item() + 1)
+            return x
 
-    pair(Tagger, rows(), quiet=False)
-    assert "no op of Tagger could be traced" in (said := capsys.readouterr().err) and "LSTM;" in said
-    with torch._dynamo.config.patch(allow_rnn=True):  # as fit.md says
-        plain, model = pair(Tagger, rows(), memory="100%")
-        assert session_of(model).graphs
-        with torch.no_grad():
-            torch.testing.assert_close(model(rows()), plain(rows()))
+    pair(Halves, rows(), quiet=False)
+    said = capsys.readouterr().err
+    assert "no op of Halves could be traced" in said and "TORCH_LOGS=graph_breaks says where" in said
 
 
 @pytest.mark.parametrize(

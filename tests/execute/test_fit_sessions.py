@@ -6,7 +6,9 @@ import gc
 import importlib.metadata
 import itertools
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +29,7 @@ from loadmaster.errors import LoadmasterError  # noqa: E402
 from loadmaster.execute.calls import Rows, Trial  # noqa: E402
 from loadmaster.execute.compile_backend import without_collection  # noqa: E402
 from loadmaster.execute.graphs import PlannedGraph, Session, State  # noqa: E402
-from loadmaster.execute.pinned import Fingerprint, Fingerprints  # noqa: E402
+from loadmaster.execute.pinned import Fingerprint, Fingerprints, leave_locked, unlock_left  # noqa: E402
 from loadmaster.execute.session import DeviceThread, Origin  # noqa: E402
 from loadmaster.execute.walk import Walk  # noqa: E402
 from loadmaster.machine import load_machine  # noqa: E402
@@ -40,6 +42,38 @@ def fresh_compiler() -> Any:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
+
+
+def test_a_model_that_is_gone_leaves_nothing() -> None:
+    """Dynamo keeps backends, and what it compiled of a function, as long as the process runs."""
+
+    def trained() -> list[Any]:
+        _, model = pair(Stack, rows(), training=True)
+        model(rows()).sum().backward()
+        session = session_of(model)
+        return [weakref.ref(each) for each in (model, session, session.graphs[0])]
+
+    for _ in range(2):
+        left = trained()
+        for _ in range(3):  # what a finalizer lets go of is collected next time
+            gc.collect()
+        assert [each() for each in left] == [None] * 3
+
+
+def test_pages_are_unlocked_when_nobody_has_them_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    unlocked: list[int] = []
+    runtime = SimpleNamespace(cudaHostUnregister=unlocked.append)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    weight, gone = torch.zeros(4), torch.zeros(4)
+    places = [each.untyped_storage().data_ptr() for each in (weight, gone)]
+    leave_locked([weight.untyped_storage(), gone.untyped_storage()])
+    del gone
+    unlock_left()
+    assert unlocked == places[1:]  # somebody has the other one
+    del weight
+    unlock_left()
+    unlock_left()
+    assert unlocked == [places[1], places[0]]
 
 
 # One budget.

@@ -223,13 +223,14 @@ def _moved(each: Any, device: Any) -> Any:
 
 def own_function(self: Any) -> Callable[..., Any]:
     """A module's call as a function of its own code: Dynamo leaves out what only PyTorch's own files call, and keeps
-    what it compiled by code. It is named `self`, as layers are called in graphs by what Dynamo finds them through."""
+    what it compiled by code. What it made stands among the function's globals: in a module's it would stay there. It is named `self`, as layers are called in graphs by what Dynamo finds them through."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return type(self)._call_impl(self, *args, **kwargs)
 
     code = call.__code__.replace(co_name="fitted_call")
-    return types.FunctionType(code, call.__globals__, "fitted_call", None, call.__closure__)
+    own = {name: globals()[name] for name in ("__builtins__", "__name__")}
+    return types.FunctionType(code, own, "fitted_call", None, call.__closure__)
 
 
 def is_traced_otherwise() -> bool:

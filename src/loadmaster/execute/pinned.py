@@ -84,6 +84,25 @@ def lock_pages(storage: Any) -> bool:
         return False
 
 
+_LEFT: list[Any] = []
+"""Storages with locked pages that their model does not need any more."""
+
+
+def leave_locked(storages: Sequence[Any]) -> None:
+    """Keep storages whose pages are locked until `unlock_left`: others must not be given those pages. It asks no device."""
+    _LEFT.extend(storages)
+
+
+def unlock_left() -> None:
+    """Unlock what models have left behind and nobody else has any more."""
+    torch = require("torch", "torch")
+    for storage in [_LEFT.pop() for _ in range(len(_LEFT))]:
+        if torch._C._storage_Use_Count(storage._cdata) > 1:
+            _LEFT.append(storage)
+        else:
+            torch.cuda.cudart().cudaHostUnregister(storage.data_ptr())
+
+
 SLAB = 2**30
 """Pinning takes the system's time, and PyTorch keeps blocks of powers of two: so few and even ones."""
 _ALIGNED = 512

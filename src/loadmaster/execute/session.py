@@ -11,8 +11,9 @@ import atexit
 import itertools
 import os
 import threading
+import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,17 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from loadmaster.errors import require
 from loadmaster.execute import own_allocator
 from loadmaster.execute.calls import CallExecutor, Paused, Rows, storage_users
-from loadmaster.execute.pinned import (
-    LARGE,
-    Fingerprint,
-    HostMemory,
-    copy_rate,
-    flat,
-    is_whole,
-    layout_of,
-    lock_pages,
-    shaped,
-)
+from loadmaster.execute.pinned import Fingerprint
 from loadmaster.execute.placement import EDGE
 from loadmaster.machine.machine import Machine
 from loadmaster.program.importers.torch.captured import Captured
@@ -47,8 +38,6 @@ MOST_CODE = 2**29
 """Bytes that loaded kernels may take."""
 CODE_SLACK = 2**22
 """So many more are not worth another plan."""
-LIKELY_SHARE = 0.9
-"""Of the memory that weights and all that an optimizer needs may take."""
 Found = TypeVar("Found")
 Measure = Callable[[Captured], MeasuredCosts | None]
 
@@ -129,6 +118,16 @@ class MoveWeights(Exception):
     anew."""
 
 
+_SESSIONS: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Native code must not outlive the interpreter."""
+    for session in list(_SESSIONS):
+        session.end()
+
+
 @dataclass(eq=False)
 class Session:
     """What the graphs of one fitted model share: a device, its budget, and where weights are."""
@@ -145,6 +144,8 @@ class Session:
     measure: Measure | None = None
     statics: dict[int, Static] = field(default_factory=dict)
     """Address of the storage -> which parameter or buffer it is."""
+    codes: list[Any] = field(default_factory=list)
+    """Of the functions that Dynamo has compiled graphs of."""
     pinned: list[Any] = field(default_factory=list)
     """Storages whose pages are locked: they live as long as this."""
     held_bytes: int = 0
@@ -213,11 +214,11 @@ class Session:
     def __post_init__(self) -> None:
         self._torch = require("torch", "torch")
         self.is_cuda = str(self.device).startswith("cuda")
-        atexit.register(self.end)
+        _SESSIONS.add(self)
         self.rows = Rows(pinned=self.is_cuda)
 
     def end(self) -> None:
-        """No search goes on when the process ends: native code must not outlive the interpreter."""
+        """No search goes on."""
         self.observer.stop = True
         for graph in self.graphs:
             graph.wait()
@@ -641,107 +642,3 @@ def set_random_state(state: Any, device: Any) -> None:
     torch.set_rng_state(state[0])
     if state[1] is not None:
         torch.cuda.set_rng_state(state[1], device)
-
-
-# Where weights are.
-
-
-def to_host(model: Any, session: Session, then: Callable[[], None] = lambda: None) -> None:
-    """Parameters and buffers into host memory that a GPU can copy from: large ones where they are, if the driver can
-    lock their pages, the others in few pieces; tensors that share memory still do. Pages of large ones are locked while
-    the model is traced; `then` is called afterwards, on the device's thread."""
-    torch = require("torch", "torch")
-    session.wait_for_begun()
-    session.hold_statics, session.deliver, session.held_bytes = False, False, 0
-    if not session.is_cuda:
-        know_statics(model, session)
-        return
-    every = list(dense_statics(model).values())
-    with torch.no_grad():
-        for each in every:
-            if each.is_cuda:
-                each.data = each.detach().cpu()
-                each.grad = None if each.grad is None else each.grad.cpu()
-        large = {
-            each.untyped_storage().data_ptr(): each.untyped_storage()
-            for each in every
-            if each.untyped_storage().nbytes() >= LARGE and is_whole(each) and not each.is_pinned()
-        }
-        _move_to_pinned(every, large)
-    torch.cuda.empty_cache()
-    know_statics(model, session)
-
-    def lock() -> None:
-        with ThreadPoolExecutor(8) as pool:
-            locked = list(pool.map(lock_pages, large.values()))
-        kept = {address for address, done in zip(large, locked, strict=True) if done}
-        session.pinned += [large[address] for address in kept]
-        if len(kept) < len(large):  # some lie in a file, or were locked by somebody else
-            _move_to_pinned(every, kept)
-            know_statics(model, session)
-
-    session.begin(lock, then)
-
-
-def _move_to_pinned(tensors: Sequence[Any], stay: Collection[int]) -> None:
-    """Copy tensors into few pieces of locked memory, but for those whose storages have these addresses."""
-    torch, memory, moved = require("torch", "torch"), HostMemory(pinned=True), dict[int, Any]()
-    with torch.no_grad():
-        for each in tensors:
-            address = each.untyped_storage().data_ptr()
-            if address in stay or not each.numel() or (is_whole(each) and each.is_pinned()):
-                continue
-            if not is_whole(each):
-                each.data = each.detach().contiguous().clone()
-                address = each.untyped_storage().data_ptr()
-            layout = layout_of(each)
-            if address not in moved:
-                moved[address] = torch.from_numpy(memory.take(layout.bytes).numpy())
-                shaped(moved[address], layout).copy_(each.detach())
-            each.data = shaped(moved[address], layout)
-
-
-def likely_on_device(session: Session) -> bool:
-    """Whether weights, gradients and the optimizer's state leave enough of the memory for a training step to be faster
-    with them on the device than with them coming and going. Where this guess is wrong the model is traced twice."""
-    held = session.static_bytes + session.trained_bytes + session.state_bytes
-    known = session.choose_weights and session.memory is not None and session.state_bytes
-    return bool(known) and held <= LIKELY_SHARE * (session.memory or 0)
-
-
-def measure_link(model: Any, session: Session) -> None:
-    """Weights may come slower than a fresh buffer does: it depends on which pages they lie in."""
-    large = [each.detach() for each in model.parameters() if each.is_pinned() and is_whole(each)]
-    rate = copy_rate([flat(each, layout_of(each)) for each in large], session.device)
-    if rate is not None:
-        session.slow_down(int(rate))
-
-
-def to_device(model: Any, session: Session) -> None:
-    """Parameters and buffers onto the device, beside the plans."""
-    session.wait_for_begun()
-    session.hold_statics = session.deliver = True
-    if session.is_cuda:
-        type(model)._apply(model, lambda each: each.to(session.device))
-        know_statics(model, session)
-        session.held_bytes = session.static_bytes + session.trained_bytes + session.state_bytes
-
-
-def know_statics(model: Any, session: Session) -> None:
-    """Let graphs know parameters and buffers by where they lie."""
-    session.statics = {}
-    for name, each in dense_statics(model).items():
-        if each.numel():
-            know(session, name, each)
-
-
-def dense_statics(model: Any) -> dict[str, Any]:
-    """Parameters and buffers that have a storage of their own; sparse ones stay where they are."""
-    torch, named = require("torch", "torch"), dict([*model.named_parameters(), *model.named_buffers()])
-    return {name: each for name, each in named.items() if each.layout == torch.strided}
-
-
-def know(session: Session, name: str, static: Any) -> None:
-    """One of them."""
-    storage = static.untyped_storage()
-    session.statics[storage.data_ptr()] = Static(name, bool(static.requires_grad), storage.nbytes())

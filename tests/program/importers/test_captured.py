@@ -369,6 +369,23 @@ def test_a_weight_that_is_made_of_parameters_is_traced() -> None:
     assert all(torch.equal(found[name], own[name]) for name in own)
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_statistics_of_norms_have_the_weights_type_under_autocast(training: bool) -> None:
+    class Cast(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.linear = nn.LayerNorm(16), nn.Linear(16, 16)
+
+        def forward(self, x: Any) -> Any:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return self.linear(self.norm(x)).float().sum()
+
+    module, args = Cast(), (torch.randn(8, 16).bfloat16(),)
+    captured = capture(module, args, name="cast", training=training)
+    _, seen = run(captured, module, args)
+    check_rows(captured, seen)  # every tensor has the bytes that its kernel makes
+
+
 def test_an_error_of_the_exporter_is_ours_in_all_of_its_steps() -> None:
     first, second = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
     second.running_mean = first.running_mean  # written over twice, under two names

@@ -29,6 +29,7 @@ from loadmaster.program.importers.torch.importer import (
     why_not,
 )
 from loadmaster.program.importers.torch.nested import nest_graphs
+from loadmaster.program.importers.torch.norms import type_statistics
 from loadmaster.program.importers.torch.recurrent import recurrent_ops
 from loadmaster.program.program import TensorKind
 
@@ -72,6 +73,7 @@ def trace_forward(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], n
         exported = exported_program(module, args, kwargs, name, _views_of_several())
     nest_graphs(exported.graph_module, exported.graph)
     drop_idle(exported.graph)
+    type_statistics(exported.graph)
     specs = exported.graph_signature.output_specs
     changed = {spec.target for spec in specs if spec.kind.name == "BUFFER_MUTATION"}
     leaves = next(node for node in reversed(exported.graph.nodes) if node.op == "output").args[0]
@@ -161,6 +163,7 @@ def trace_step(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name
         ) from error
     graph = joint.graph
     drop_idle(graph)
+    type_statistics(graph)
     results = _results(graph, signature, flat)
     given = _training_inputs(graph, signature, flat)
     traced = Traced(graph, given, results, _lift_constants(joint, given))
