@@ -55,7 +55,9 @@ _GRAIN = 512
 """What both allocators round to."""
 _UNSTEADY = 1.5
 _CHECKED = 4
-"""Ops that most of the time goes to and that are measured twice."""
+"""Ops that most of the time goes to, of which two measurements must agree."""
+_TRIES = 5
+"""So often is an op measured at most for that."""
 _JITTER = PICOSECONDS // 10**6
 """Picoseconds by which two measurements of one op may differ, beside the factor."""
 _LONGEST = 100 * PICOSECONDS
@@ -515,58 +517,80 @@ def _note(op: DistinctOp, reason: str) -> str:
     return f"the time of '{op.name}'{like} is computed: {reason}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Measurements:
     """Of distinct ops, by the number of the first op of each."""
 
-    samples: dict[int, Sample] = field(default_factory=dict)
+    times: dict[int, list[int]] = field(default_factory=dict)
+    """Picoseconds of every measurement, the smallest first: what else uses the device makes ops slower, so that one counts."""
+    workspace: dict[int, int] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
     """Why there is no sample."""
-    factor: float = 1.0
-    """The largest between two measurements of one op."""
+
+    def add(self, op: DistinctOp, found: Sample | str) -> None:
+        if isinstance(found, Sample):
+            self.times[op.first] = sorted([*self.times.get(op.first, ()), found.picoseconds])
+            self.workspace[op.first] = max(found.workspace, self.workspace.get(op.first, 0))
+            self.reasons.pop(op.first, None)
+        elif op.first not in self.times:
+            self.reasons[op.first] = found
+
+    @property
+    def samples(self) -> dict[int, Sample]:
+        return {first: Sample(times[0], self.workspace[first]) for first, times in self.times.items()}
+
+    def doubtful(self, ops: Sequence[DistinctOp]) -> DistinctOp | None:
+        """One that may take another time than is known: of those that most of the time goes to and those that were measured
+        twice already."""
+        longest = sorted(ops, key=lambda op: -self.times[op.first][0] * len(op.ops))
+        for place, op in enumerate(longest):
+            times = self.times[op.first]
+            if len(times) == 1 and place < _CHECKED:
+                return op
+            if 1 < len(times) < _TRIES and _factor(*times[:2]) > _UNSTEADY:
+                return op
+        return None
+
+    @property
+    def factor(self) -> float:
+        """The largest between the two smallest measurements of an op."""
+        both = [times[:2] for times in self.times.values() if len(times) > 1]
+        return max((_factor(*times) for times in both), default=1.0)
 
     @property
     def steady(self) -> bool:
         return self.factor <= _UNSTEADY
 
 
+def _factor(one: int, other: int) -> float:
+    low, high = sorted((one, other))
+    return high / (low + _JITTER)
+
+
 def measure_steadily(sampler: Sampler, ops: Sequence[DistinctOp]) -> Measurements:
-    """Measure every op, and the first, the last and those that most of the time goes to twice; where that differs, all of
-    them once more: what else uses the device makes ops slower, so the smaller time counts."""
-    once = _measure(sampler, ops)
-    if once.steady:
-        return once
-    again = _measure(sampler, ops)
-    both = {
-        first: _smaller(sample, again.samples.get(first, sample)) for first, sample in once.samples.items()
-    }
-    reasons = {first: reason for first, reason in again.reasons.items() if first not in both}
-    return Measurements(again.samples | both, reasons, again.factor)
-
-
-def _smaller(one: Sample, other: Sample) -> Sample:
-    return Sample(min(one.picoseconds, other.picoseconds), max(one.workspace, other.workspace))
-
-
-def _measure(sampler: Sampler, ops: Sequence[DistinctOp]) -> Measurements:
-    samples: dict[int, Sample] = {}
-    reasons: dict[int, str] = {}
-    with sampler.running():
-        for op in ops:
-            sample = _sample(sampler, op)
-            if isinstance(sample, Sample):
-                samples[op.first] = sample
-            else:
-                reasons[op.first] = sample
-        factor, done = 1.0, [op for op in ops if op.first in samples]
-        longest = sorted(done, key=lambda op: -samples[op.first].picoseconds * len(op.ops))
-        for op in {each.first: each for each in [*done[:1], *longest[:_CHECKED], *done[-1:]]}.values():
-            before, again = samples[op.first], _sample(sampler, op)
-            if isinstance(again, Sample):
-                low, high = sorted((again.picoseconds, before.picoseconds))
-                factor = max(factor, high / (low + _JITTER))
-                samples[op.first] = _smaller(before, again)
-    return Measurements(samples, reasons, factor)
+    """Measure every op, and those that most of the time goes to until two measurements of each agree. Where the first or
+    the last op takes another time at the end, the device was waking up or is busy: all of them once more."""
+    found = Measurements()
+    for _ in range(2):
+        changed = False
+        with sampler.running():
+            for op in ops:
+                found.add(op, _sample(sampler, op))
+            done = [op for op in ops if op.first in found.times]
+            before = found.samples
+            for op in {op.first: op for op in done[:1] + done[-1:]}.values():
+                again = _sample(sampler, op)
+                found.add(op, again)
+                if isinstance(again, Sample):
+                    changed |= _factor(again.picoseconds, before[op.first].picoseconds) > _UNSTEADY
+            for _ in range(_CHECKED * _TRIES):
+                doubtful = found.doubtful(done)
+                if doubtful is None:
+                    break
+                found.add(doubtful, _sample(sampler, doubtful))
+        if not changed:
+            break
+    return found
 
 
 def _sample(sampler: Sampler, op: DistinctOp) -> Sample | str:
