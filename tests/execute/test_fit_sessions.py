@@ -27,7 +27,7 @@ from fit_cases import QUICK, WIDTH, Parts, Stack, gradients, pair, rows, same, s
 from loadmaster import torch_fit  # noqa: E402
 from loadmaster.errors import LoadmasterError  # noqa: E402
 from loadmaster.execute.calls import Rows, Trial  # noqa: E402
-from loadmaster.execute.compile_backend import without_collection  # noqa: E402
+from loadmaster.execute.compile_backend import root_error, without_collection  # noqa: E402
 from loadmaster.execute.graphs import PlannedGraph, Session, State  # noqa: E402
 from loadmaster.execute.pinned import Fingerprint, Fingerprints, leave_locked, unlock_left  # noqa: E402
 from loadmaster.execute.session import DeviceThread, Origin  # noqa: E402
@@ -509,7 +509,7 @@ def test_errors_behind_the_compilers_are_found() -> None:
     ours = LoadmasterError("no", object="it", remedy="none")
     outer = RuntimeError("compiler")
     outer.inner_exception = ours  # type: ignore[attr-defined]
-    assert torch_fit.root_error(outer) is ours and torch_fit.root_error(RuntimeError()) is None
+    assert root_error(outer) is ours and root_error(RuntimeError()) is None
 
 
 @torch.no_grad()

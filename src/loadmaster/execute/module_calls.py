@@ -1,0 +1,156 @@
+"""Calls of a fitted module: compiled once for every shape and mode, and run as the plans of its session say.
+
+Who only looks at a call (`torch.func`, `torch.jit.trace`, a forked worker) gets the module's own.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from loadmaster import clock
+from loadmaster.errors import LoadmasterError, require
+from loadmaster.execute.compile_backend import (
+    NOTHING,
+    ONE_GRAPH,
+    Traced,
+    compile_graph,
+    dynamo_options,
+    hooks_of_all,
+    is_traced_otherwise,
+    own_function,
+    root_error,
+    spare_zeros,
+)
+from loadmaster.execute.session import MoveWeights, Session
+from loadmaster.execute.statics import to_device, to_host
+
+
+class Calls:
+    """A module's calls, as the plans of a session say: of one that is fitted, or of a part of it that is called alone."""
+
+    def __init__(self, module: Any, session: Session, whole: Any) -> None:
+        torch = require("torch", "torch")
+        self.module, self.session, self._whole = module, session, whole
+        self._compiled: dict[tuple[int, ...], Callable[..., Any]] = {}
+        """By the hooks that are called for every module."""
+        # Whoever compiles what is around the module does not look in here.
+        torch._dynamo.eval_frame.skip_code(type(self).__call__.__code__)
+        self._planned = torch._dynamo.disable(self._in_turn)
+        self._is_left_out = torch._dynamo.disable(self._is_looked_at)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._as_it_is(args, kwargs) if self._is_left_out() else self._planned(args, kwargs)
+
+    def _is_looked_at(self) -> bool:
+        """Whether this call is not made by a caller who wants its results, on the device."""
+        return self.session.is_within or self.session.is_forked or is_traced_otherwise()
+
+    def _as_it_is(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The module's own call, where its weights are."""
+        torch, session, call = require("torch", "torch"), self.session, type(self.module)._call_impl
+        if not session.is_cuda:
+            return call(self.module, *args, **kwargs)
+        from torch.utils._pytree import tree_map_only
+
+        where, home = session.device if session.hold_statics else torch.device("cpu"), _home(args, kwargs)
+        moved = tree_map_only(torch.Tensor, lambda each: each.to(where), (args, kwargs))
+        found = call(self.module, *moved[0], **moved[1])
+        return tree_map_only(torch.Tensor, lambda each: each.to(home), found)
+
+    def _in_turn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        session = self.session
+        with session.turn():
+            if session.is_cuda:
+                with session.deferring():
+                    return self._on_device(args, kwargs, _home(args, kwargs))
+            session.called = Counter()
+            found = self._called(*args, **kwargs)
+            spare_zeros(found)
+            session.settle_share()
+            return found
+
+    def _on_device(self, args: tuple[Any, ...], kwargs: dict[str, Any], home: Any) -> Any:
+        """A call whose graphs run on a GPU; results go to `home`."""
+        torch, session = require("torch", "torch"), self.session
+        from torch.utils._pytree import tree_map_only
+
+        # Weights are on the host or on the device, and graphs are traced where they are.
+        while True:
+            where = session.device if session.hold_statics else torch.device("cpu")
+            moved = session.bring_all((args, kwargs), where)
+            session.called, before, began = Counter(), Traced.now(), clock.now()
+            try:
+                found = self._called(*moved[0], **moved[1])
+                if not session.called and session.fill_origins():  # it ran on the host, without its inputs
+                    found = self._called(*moved[0], **moved[1])
+                break
+            except MoveWeights:
+                session.graphs.clear()
+                if session.hold_statics:
+                    to_host(self._whole, session)
+                else:
+                    to_device(self._whole, session)
+        session.origins = {}  # what callers gave is theirs again
+        session.may_return &= session.is_trying
+        traced = Traced.now().since(before)
+        if traced != NOTHING:
+            session.is_whole = traced == ONE_GRAPH and len(session.graphs) == 1
+        elif session.called:
+            session.host_seconds = min(session.entered - began, session.host_seconds or math.inf)
+        session.is_whole &= session.called.total() == 1
+        spare_zeros(found)
+        session.settle_share()
+        graph = next(iter(session.called), None)
+        alone = session.called.total() == 1 and graph is not None and not graph.delivers
+        if alone and graph is not None and home.type == "cuda" and not session.hold_statics:
+            graph.deliver()  # nothing comes between it and the caller
+        return tree_map_only(torch.Tensor, lambda each: each.to(home), found)
+
+    def _function(self) -> Callable[..., Any]:
+        """The compiled one."""
+        hooks = hooks_of_all()
+        if hooks not in self._compiled:
+            function = own_function(self.module)
+            self.session.codes.append(function.__code__)
+            self._compiled[hooks] = require("torch", "torch").compile(
+                function, backend=_backend_of(self.session), dynamic=False
+            )
+        return self._compiled[hooks]
+
+    def _called(self, *args: Any, **kwargs: Any) -> Any:
+        torch = require("torch", "torch")
+        try:
+            with torch._dynamo.config.patch(dynamo_options()):
+                return self._function()(*args, **kwargs)
+        except LoadmasterError:
+            raise
+        except Exception as error:
+            ours = root_error(error)
+            if ours is None:
+                raise
+            raise ours from error
+
+
+def _backend_of(session: Session) -> Callable[..., Any]:
+    """Dynamo has a list of all backends that lasts as long as the process: what a model needs must not be kept by it."""
+    here = weakref.ref(session)
+
+    def backend(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+        found = here()
+        assert found is not None, "whoever calls the model has its session"
+        return compile_graph(found, graph, inputs)
+
+    return backend
+
+
+def _home(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The device where a caller has inputs, and wants results."""
+    torch = require("torch", "torch")
+    from torch.utils._pytree import tree_leaves
+
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    return next((each.device for each in tensors if each.device.type != "cpu"), torch.device("cpu"))
