@@ -519,24 +519,31 @@ def test_libraries_that_were_there_before_still_need_room(monkeypatch: pytest.Mo
 
 
 class Beats:
-    """A clock that takes each call for a microsecond, and counts them."""
+    """A clock by which calls take the times that it is given, one after another."""
 
-    def __init__(self) -> None:
-        self.torch, self.device, self.is_cuda, self.batches = torch, CPU, False, []  # type: ignore[var-annotated]
+    def __init__(self, *times: float) -> None:
+        self.torch, self.device, self.is_cuda = torch, CPU, False
+        self._times, self.launches = cycle(times), 0
 
     def wait(self) -> None: ...
 
-    def seconds(self, work: Callable[[], object], *, repeats: int, warmups: int, ahead: bool) -> list[float]:
-        assert ahead
+    def seconds(
+        self, work: Callable[[], object], *, repeats: int, warmups: int, ahead: bool = False
+    ) -> list[float]:
         for _ in range(warmups + repeats):
             work()
-        self.batches.append(repeats)
-        return [1e-6] if repeats == 1 else [40e-6, 80e-6, 44e-6, 41e-6, 43e-6]
+        self.launches += repeats
+        return [next(self._times) for _ in range(repeats)]
+
+
+def sampler_by(*times: float) -> tuple[DeviceSampler, Beats]:
+    sampler, beats = DeviceSampler(CPU, memory=2**30), Beats(*times)
+    sampler.clock = beats  # type: ignore[assignment]
+    return sampler, beats
 
 
 def test_small_ops_go_round_in_many_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler = DeviceSampler(CPU, memory=2**30)
-    sampler.clock = beats = Beats()  # type: ignore[assignment]
+    sampler, beats = sampler_by(2e-6, 5e-6, 1e-6, 3e-6)
     op = one_op(lambda x: x * 2, torch.zeros(512, 512))
     operands: set[int] = set()
     real = op_samples.called
@@ -546,12 +553,20 @@ def test_small_ops_go_round_in_many_sets(monkeypatch: pytest.MonkeyPatch) -> Non
         lambda call, values: (operands.add(next(iter(values.values())).data_ptr()), real(call, values))[1],
     )
     with sampler.running():
-        assert sampler.measure(op) == Sample(round(40e-6 / 40 * 1e12), 0)  # the shortest, on a CPU
-        assert len(operands) == 64 and beats.batches == [1, 5]  # 2 MiB each, 128 MiB in all
+        assert sampler.measure(op) == Sample(10**6, 0)  # the shortest, on a CPU
+        assert len(operands) == 64 and beats.launches == 1 + 200  # 2 MiB each, 128 MiB in all
         operands.clear()
         sampler.memory = 3 * op.bytes  # room for one set and half as much
         sampler.measure(op)
         assert len(operands) == 1
+
+
+def test_a_busy_cpu_is_not_measured_for_long() -> None:
+    sampler, beats = sampler_by(2e-6, 0.03, 0.02, 0.01)
+    op = one_op(lambda x: x * 2, torch.zeros(8))
+    with sampler.running():
+        assert sampler.measure(op) == Sample(20 * 10**9, 0)
+    assert beats.launches == 1 + 2  # of the 200 that would be made if each took as long as the first
 
 
 def test_measuring_draws_none_of_the_users_numbers() -> None:

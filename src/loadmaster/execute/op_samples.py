@@ -46,6 +46,8 @@ BATCHES = 5
 LEAST_LAUNCHES, MOST_LAUNCHES = 5, 200
 _WORK = 1e-3
 """Seconds of device work that a measurement takes, about."""
+_ENOUGH = 0.05
+"""Seconds after which a measurement on a CPU ends before it has all of its launches: something else has kept it."""
 _LOAD, _HEAVY, _MATTERS = 0.06, 2e-4, 2e-3
 """Seconds. A device that has worked for some time runs slower than for a moment: ops that take at least `_HEAVY` each, and
 `_MATTERS` together, are timed after `_LOAD` of their own work."""
@@ -371,13 +373,23 @@ class DeviceSampler:
                 results[turn] = None
                 results[turn] = called(op.call, sets[turn])
 
+        if not clock.is_cuda:
+            seconds = self._fastest(lambda: work(1), launches)
+            return Sample(min(max(1, round(seconds * PICOSECONDS)), _LONGEST), workspace)
         work(len(sets))  # from here on every allocation finds a block
-        if clock.is_cuda and rough >= _HEAVY and rough * len(op.ops) >= _MATTERS:
+        if rough >= _HEAVY and rough * len(op.ops) >= _MATTERS:
             seconds = clock.loaded_seconds(work, math.ceil(_LOAD / (rough * together)), BATCHES) / together
-        else:  # what else runs on a CPU makes ops slower, never faster; a GPU's own times vary
-            usual = median if clock.is_cuda else min
-            seconds = usual(clock.seconds(work, repeats=BATCHES, warmups=1, ahead=True)) / together
+        else:  # a device's own times vary
+            seconds = median(clock.seconds(work, repeats=BATCHES, warmups=1, ahead=True)) / together
         return Sample(min(max(1, round(seconds * PICOSECONDS)), _LONGEST), workspace)
+
+    def _fastest(self, work: Callable[[], None], launches: int) -> float:
+        """Seconds of one launch on a CPU: what else runs there makes ops slower, never faster. Where much does, fewer
+        launches have to do."""
+        times: list[float] = []
+        while len(times) < 2 or (len(times) < launches and sum(times) < _ENOUGH):
+            times += self.clock.seconds(work, repeats=1, warmups=0)
+        return min(times)
 
     def _sets(self, op: DistinctOp, first: dict[int, Any], most: int, workspace: int) -> list[dict[int, Any]]:
         """Arguments to go round in: as many as no cache holds, and as there is room for."""
