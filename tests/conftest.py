@@ -19,6 +19,8 @@ from loadmaster import clock
 # Helpers of this folder, and the packages beside it: benchmarks and tools.
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
+# As many workers run as there are cores: threads of theirs would only wait for each other, at every product of matrices.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The networks of the tests are tiny: nearly all of their time is XLA's compiler, which is done in
 # little more than half the time without its newer code generator.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
