@@ -365,7 +365,6 @@ def deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LOADMASTER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(speeds, "quick_speeds", lambda clock: SPEEDS)
-    load_machine.cache_clear()  # files of other tests have the same names
     (tmp_path / "deep_net.py").write_text(DEEP, encoding="utf-8")
     monkeypatch.delitem(sys.modules, "deep_net", raising=False)
     return "deep_net:build"

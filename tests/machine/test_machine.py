@@ -8,6 +8,7 @@ import pytest
 
 from loadmaster.errors import BadMachine
 from loadmaster.machine import load_machine, preset_names, preset_text, read_machine
+from loadmaster.machine.presets import standalone_text
 from loadmaster.machine.toml import parse_machine
 from loadmaster.units import UNLIMITED, parse_bytes, parse_rate, parse_time, show_bytes, show_time
 
@@ -207,6 +208,21 @@ def test_files(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadMachine, match="it is not text"):
         load_machine(str(tmp_path / "binary.toml"))
+
+
+def test_a_file_that_was_changed_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a relative one, in another folder."""
+    names = []
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        for _ in range(2):
+            text = standalone_text(load_machine("nnp-i")).replace('"nnp-i"', f'"m{len(names)}"', 1)
+            Path("own.toml").write_text(text, encoding="utf-8")
+            names.append(load_machine("own.toml").name)
+    assert names == ["m0", "m1", "m2", "m3"]
+    assert load_machine("nnp-i") is load_machine("nnp-i")
 
 
 def test_units_read_and_show() -> None:

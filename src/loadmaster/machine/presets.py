@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,14 @@ VARIANTS = {
 
 def preset_names() -> list[str]:
     """The presets, sorted."""
+    return list(_preset_names())
+
+
+@cache
+def _preset_names() -> tuple[str, ...]:
     folder = resources.files("loadmaster.machine") / "presets"
-    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
+    files = (file.name for file in folder.iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))
 
 
 def preset_text(name: str) -> str:
@@ -45,9 +51,8 @@ def preset_text(name: str) -> str:
     return (resources.files("loadmaster.machine") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
 
 
-@lru_cache(maxsize=64)
 def load_machine(name: str) -> Machine:
-    """Load a machine by its name or from a file.
+    """Load a machine by its name or from a file, which is read anew each time: it may have changed.
 
     Args:
       name: a preset, a variant of one ('p100x4-bus'), one with another capacity ('h200:hbm=2GiB'), a TOML file,
@@ -61,11 +66,9 @@ def load_machine(name: str) -> Machine:
     preset, colon, sizes = name.partition(":")
     if colon and preset in preset_names():
         return with_capacities(load_machine(preset), sizes.split(","))
-    if name in preset_names():
-        return parse_machine(preset_text(name), name, preset_text)
     stem, _, suffix = name.rpartition("-")
-    if suffix in VARIANTS and stem in preset_names():
-        return _variant(load_machine(stem), suffix)
+    if name in preset_names() or (suffix in VARIANTS and stem in preset_names()):
+        return _preset(name)
     if name.lower().endswith(".json"):
         from loadmaster.machine.dnn_partitioning import read_dnn_machine
 
@@ -74,6 +77,15 @@ def load_machine(name: str) -> Machine:
         return read_machine(Path(name))
     preset_text(name)  # raises with the nearest name
     raise AssertionError("unreachable")
+
+
+@cache
+def _preset(name: str) -> Machine:
+    """A preset, or a variant of one: the package's own, which does not change."""
+    if name in preset_names():
+        return parse_machine(preset_text(name), name, preset_text)
+    stem, _, suffix = name.rpartition("-")
+    return _variant(_preset(stem), suffix)
 
 
 def _is_there(name: str) -> bool:

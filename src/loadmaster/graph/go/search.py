@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -84,7 +83,6 @@ class Policy:
         return found
 
 
-@lru_cache(maxsize=8)
 def load_policy(name: str) -> Policy:
     """Of a file of `train`, of the package, or untrained."""
     if name == UNTRAINED:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -223,7 +222,6 @@ def untrained(features: int = FEATURES, changes: tuple[dict[str, Any], ...] = CH
     return Policy(linear, np.zeros(features), np.zeros((count, features)), 1 + np.arange(count), changes)
 
 
-@lru_cache(maxsize=32)
 def load_policy(name: str) -> Policy:
     """`SHIPPED`, or a file of `train`."""
     arrays, about = read_policy(name, "muzero")
