@@ -38,7 +38,7 @@ from loadmaster.execute.optimizer import STREAM_BYTES, StreamedOptimizer, fuse, 
 from loadmaster.execute.pinned import LARGE, dense_parts, leave_locked, lock_pages, unlock_left
 from loadmaster.execute.session import Measure, Session, random_state, set_random_state
 from loadmaster.execute.speeds import quick_machine
-from loadmaster.execute.statics import know, likely_on_device, measure_link, to_device, to_host
+from loadmaster.execute.statics import apply_to_all, know, likely_on_device, measure_link, to_device, to_host
 from loadmaster.machine import Machine, load_machine
 from loadmaster.program.importers.torch.captured import Captured
 from loadmaster.program.measured_costs import MeasuredCosts
@@ -517,7 +517,7 @@ def _attach(model: Any, fitted: Fitted) -> None:
 
     def apply(*args: Any, **kwargs: Any) -> Any:
         """What `half()`, `to(dtype)` and those of a module around it come to."""
-        type(model)._apply(model, *args, **kwargs)
+        apply_to_all(model, *args, **kwargs)
         if session.hold_statics:
             to_device(model, session)
         else:

@@ -57,6 +57,8 @@ class Codes(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (aten.detach.default, aten.clone.default, aten.alias.default):
             return cls(*(func(each) for each in (args[0].codes, args[0].scale)))
+        if func == aten._to_copy.default:
+            return cls(args[0].codes, func(args[0].scale, **kwargs))
         plain = [each.read() if isinstance(each, Codes) else each for each in args]
         found = func(*plain, **(kwargs or {}))
         if func._schema.name.endswith("_") and isinstance(args[0], Codes):
@@ -96,6 +98,17 @@ def test_a_weight_that_wraps_others_is_planned_by_those() -> None:
         plain.layers[0].weight.codes.neg_()
         assert same(model(x), plain(x))
         assert same(copy.deepcopy(model)(x), plain(x))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_type_of_quantized_weights_changes(training: bool) -> None:
+    x = rows()
+    plain, model = pair(Quantized, x, training=training)
+    for dtype in (torch.float64, torch.float32):
+        for each in (plain, model):
+            each.to(dtype)
+        with torch.set_grad_enabled(training):
+            assert same(model(x.to(dtype)), plain(x.to(dtype)))
 
 
 @pytest.mark.parametrize("trained", [False, True])

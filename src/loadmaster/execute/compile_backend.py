@@ -23,6 +23,7 @@ import numpy as np
 
 from loadmaster.errors import BadProgram, LoadmasterError, require
 from loadmaster.execute.graphs import PlannedGraph
+from loadmaster.execute.pinned import wraps_others
 from loadmaster.execute.session import Session
 from loadmaster.program.importers.torch.compiled import Prepared, prepare
 from loadmaster.program.importers.torch.importer import quiet
@@ -194,11 +195,10 @@ def faked(inputs: Sequence[Any], device: Any) -> list[Any]:
     torch = require("torch", "torch")
     from torch._guards import detect_fake_mode
     from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
     from torch.utils._pytree import tree_map_only
 
     def claim(each: Any) -> Any:
-        if is_traceable_wrapper_subclass(each):
+        if wraps_others(each):
             names, context = each.__tensor_flatten__()
             parts = {name: claim(getattr(each, name)) for name in names}
             context = tree_map_only(torch.device, lambda _: device, context)

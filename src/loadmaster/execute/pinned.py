@@ -59,13 +59,18 @@ def shaped(row: Any, layout: Layout) -> Any:
 def dense_parts(tensor: Any) -> list[Any]:
     """The tensors with a storage of their own that a tensor consists of: itself; several where it is of a subclass that
     wraps others, as quantized weights are; none where it is sparse: those stay where they are."""
-    torch = require("torch", "torch")
-    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
-    if is_traceable_wrapper_subclass(tensor):
+    if wraps_others(tensor):
         names, _ = tensor.__tensor_flatten__()
         return [part for name in names for part in dense_parts(getattr(tensor, name))]
-    return [tensor] if tensor.layout == torch.strided else []
+    return [tensor] if tensor.layout == require("torch", "torch").strided else []
+
+
+def wraps_others(tensor: Any) -> bool:
+    """Whether a tensor is of a subclass that has no bytes of its own but other tensors, and says which."""
+    require("torch", "torch")
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    return bool(is_traceable_wrapper_subclass(tensor))
 
 
 def own_layout(tensor: Any) -> Any:

@@ -21,6 +21,7 @@ from loadmaster.execute.pinned import (
     layout_of,
     lock_pages,
     shaped,
+    wraps_others,
 )
 from loadmaster.execute.session import Session, Static
 
@@ -107,11 +108,26 @@ def to_device(model: Any, session: Session) -> None:
         session.held_bytes = session.static_bytes + session.trained_bytes + session.state_bytes
 
 
+def apply_to_all(model: Any, change: Callable[[Any], Any], *args: Any, **kwargs: Any) -> None:
+    """`nn.Module._apply`. It exchanges what is in a weight that wraps others for something new only as long as nobody
+    else knows it, and what was traced does: frozen ones are put anew."""
+    torch, fresh = require("torch", "torch"), dict[int, tuple[Any, Any]]()
+    for layer in model.modules():
+        for name, each in layer._parameters.items() if type(layer._parameters) is dict else ():
+            if each is None or each.requires_grad or not wraps_others(each):
+                continue
+            if id(each) not in fresh:
+                new = torch.nn.Parameter(change(each.detach()), requires_grad=False)
+                fresh[id(each)] = each, new
+            layer._parameters[name] = fresh[id(each)][1]
+    type(model)._apply(model, change, *args, **kwargs)
+
+
 def _move(model: Any, session: Session, device: Any) -> None:
     """All of a model to another device, as its own classes do that: quantized weights have more than they show."""
     try:
         with require("torch", "torch").no_grad():
-            type(model)._apply(model, lambda each: each.to(device))
+            apply_to_all(model, lambda each: each.to(device))
     except (RuntimeError, NotImplementedError) as error:
         raise BadMachine(
             f"the weights of '{session.name}' can't be moved to {device} ({str(error)[:200]})",
