@@ -102,13 +102,19 @@ def test_a_weight_that_wraps_others_is_planned_by_those() -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_the_type_of_quantized_weights_changes(training: bool) -> None:
+    def make() -> Any:
+        made = Quantized()
+        made.layers[1].weight = made.layers[0].weight
+        return made
+
     x = rows()
-    plain, model = pair(Quantized, x, training=training)
+    plain, model = pair(make, x, training=training)
     for dtype in (torch.float64, torch.float32):
         for each in (plain, model):
             each.to(dtype)
         with torch.set_grad_enabled(training):
             assert same(model(x.to(dtype)), plain(x.to(dtype)))
+    assert model.layers[1].weight is model.layers[0].weight
 
 
 @pytest.mark.parametrize("trained", [False, True])

@@ -39,7 +39,13 @@ def to_host(model: Any, session: Session, then: Callable[[], None] = lambda: Non
     if not session.is_cuda:
         know_statics(model, session)
         return
-    if any(each.is_cuda for each in dense_statics(model)):
+    there = [each for each in _named_statics(model).values() if each.is_cuda]
+    with torch.no_grad():
+        for each in there:
+            if each.layout == torch.strided and not wraps_others(each):  # shared ones stay so
+                each.data = each.detach().cpu()
+                each.grad = None if each.grad is None else each.grad.cpu()
+    if there:
         _move(model, session, torch.device("cpu"))
     every = dense_statics(model)
     with torch.no_grad():
