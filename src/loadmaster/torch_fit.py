@@ -35,10 +35,10 @@ from loadmaster.execute.measured_cache import cache_folder
 from loadmaster.execute.module_calls import Calls
 from loadmaster.execute.op_samples import sample_ops
 from loadmaster.execute.optimizer import STREAM_BYTES, StreamedOptimizer, fuse, state_bytes, stream_optimizer
-from loadmaster.execute.pinned import LARGE, leave_locked, lock_pages, unlock_left
+from loadmaster.execute.pinned import LARGE, dense_parts, leave_locked, lock_pages, unlock_left
 from loadmaster.execute.session import Measure, Session, random_state, set_random_state
 from loadmaster.execute.speeds import quick_machine
-from loadmaster.execute.statics import know, likely_on_device, measure_link, to_device, to_host
+from loadmaster.execute.statics import apply_to_all, know, likely_on_device, measure_link, to_device, to_host
 from loadmaster.machine import Machine, load_machine
 from loadmaster.program.importers.torch.captured import Captured
 from loadmaster.program.measured_costs import MeasuredCosts
@@ -263,11 +263,13 @@ def backend(
         static = isinstance(each, torch.nn.Parameter) or "_dynamo_static_input_type" in node.meta.get(
             "tensor_dict", {}
         )
-        if static and each.numel():
-            know(session, node.name, each)
-            if session.is_cuda and not each.is_cuda and not each.is_pinned():
-                pinned = each.untyped_storage().nbytes() >= LARGE and lock_pages(each.untyped_storage())
-                session.pinned += [each.untyped_storage()] if pinned else []
+        if not static:
+            continue
+        know(session, node.name, each)
+        for part in dense_parts(each):
+            if session.is_cuda and part.numel() and not part.is_cuda and not part.is_pinned():
+                pinned = part.untyped_storage().nbytes() >= LARGE and lock_pages(part.untyped_storage())
+                session.pinned += [part.untyped_storage()] if pinned else []
                 session.as_graphs &= pinned  # a CUDA graph copies from locked pages alone
     return compile_graph(session, module, inputs)
 
@@ -380,6 +382,11 @@ def _check(model: Any, inputs: Any, optimizer: Any) -> None:
             refuse(f"'{path}' of '{name}' has no shape yet", "call the module once")
         if each.is_meta:
             refuse(f"'{path}' of '{name}' has no values", "load its weights first")
+        if any(kind.__name__ == "DTensor" for kind in type(each).__mro__):
+            refuse(
+                f"'{path}' of '{name}' is a DTensor, for several devices, and fit for one",
+                "fit the module as it was before",
+            )
         if each.is_inference():
             refuse(
                 f"'{path}' of '{name}' was made in inference mode",
@@ -510,7 +517,7 @@ def _attach(model: Any, fitted: Fitted) -> None:
 
     def apply(*args: Any, **kwargs: Any) -> Any:
         """What `half()`, `to(dtype)` and those of a module around it come to."""
-        type(model)._apply(model, *args, **kwargs)
+        apply_to_all(model, *args, **kwargs)
         if session.hold_statics:
             to_device(model, session)
         else:
@@ -629,17 +636,36 @@ def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     def own(each: Any) -> Any:
         return copy.copy(each) if isinstance(each, Mapping) else each  # modules may write into it
 
-    def call() -> None:
+    def call(module: Callable[..., Any]) -> None:
         own_args, own_kwargs = tree_map(own, (args, kwargs))
-        fitted(*own_args, **own_kwargs)
+        module(*own_args, **own_kwargs)
 
     random = random_state(session.device)
     shared, session.is_trying = session.memory is None, True
     try:
         with torch.set_grad_enabled(training), without_collection(), leaving_nothing(model, (args, kwargs)):
-            call()
-            if shared:  # now in the share of what it took
-                call()
+            try:
+                call(fitted)
+                if shared:  # now in the share of what it took
+                    call(fitted)
+            except LoadmasterError:
+                raise
+            except Exception as error:  # of the module itself, or of what compiles it
+                if own_allocator.is_shortage(error):
+                    raise
+                session.say(f"{session.name} fails ({type(error).__name__}): it is tried as it is")
+                try:
+                    call(lambda *args, **kwargs: fitted.as_it_is(args, kwargs))
+                except Exception:
+                    raise error from None
+                raise BadMachine(
+                    f"'{session.name}' works as it is, and PyTorch's compiler fails with {type(error).__name__}: "
+                    f"{str(error).strip().splitlines()[0][:200] if str(error).strip() else ''}",
+                    object=session.name,
+                    remedy="leave it unfitted, or put torch.compiler.disable on what can't be compiled",
+                ) from error
+            finally:
+                session.put_back()
     finally:
         session.may_return = session.is_trying = False
         set_random_state(random, session.device)
@@ -663,7 +689,8 @@ def _stream(fitted: Fitted, optimizer: Any) -> None:
     def step(_: Any, *args: Any, **kwargs: Any) -> Any:
         return session.on_thread(lambda: own_step(*args, **kwargs))
 
-    optimizer.step = types.MethodType(step, optimizer)
+    # Somebody may compile what calls it.
+    optimizer.step = types.MethodType(require("torch", "torch")._dynamo.disable(step), optimizer)
 
 
 def _line(about: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ import numpy as np
 
 from loadmaster.errors import BadProgram, LoadmasterError, require
 from loadmaster.execute.graphs import PlannedGraph
+from loadmaster.execute.pinned import wraps_others
 from loadmaster.execute.session import Session
 from loadmaster.program.importers.torch.compiled import Prepared, prepare
 from loadmaster.program.importers.torch.importer import quiet
@@ -53,7 +54,7 @@ def compile_graph(session: Session, module: Any, inputs: Sequence[Any]) -> Calla
             "all the same; or move all of it; where layers were put in after fit, call fit again",
         )
     with torch.device(device):
-        return _compiled(session, retargeted(module, device), faked(inputs, device))
+        return _compiled(session, retargeted(module, device), faked(inputs, device), moved=True)
 
 
 def _by_shapes(session: Session, module: Any) -> Callable[..., Any]:
@@ -66,8 +67,25 @@ def _by_shapes(session: Session, module: Any) -> Callable[..., Any]:
     return torch.compile(module, backend=backend, dynamic=False)  # type: ignore[no-any-return]
 
 
-def _compiled(session: Session, module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """AOTAutograd's function over a graph, with planned ones in place of compiled ones."""
+def refuse_packed(prepared: Prepared, name: str) -> None:
+    """A graph that was traced on the CPU runs on the device. Layers that pack their weights when they are called
+    first have packed them for the CPU, and would for ever."""
+    given = {node.name: node.meta["val"].dtype for node in _placeholders(prepared)}
+    for at in sorted(prepared.replaced):
+        if not given[prepared.primals[at]].is_floating_point:
+            raise BadProgram(
+                f"a layer of '{name}' packs its weight anew when it is called, and would do so for the CPU",
+                object=name,
+                number=at,
+                remedy='give weights="device"',
+            )
+
+
+def _compiled(
+    session: Session, module: Any, inputs: Sequence[Any], *, moved: bool = False
+) -> Callable[..., Any]:
+    """AOTAutograd's function over a graph, with planned ones in place of compiled ones. `moved`: to another device than
+    it was traced on."""
     require("torch", "torch")
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import default_partition
@@ -79,17 +97,22 @@ def _compiled(session: Session, module: Any, inputs: Sequence[Any]) -> Callable[
         number = len(session.graphs)
         return session.name if not number else f"{session.name} (graph {number + 1})"
 
+    def prepared(graph: Any, forward_outputs: int | None, primals: int) -> Prepared:
+        found = prepare(graph, forward_outputs, primals, session.name)
+        if moved:
+            refuse_packed(found, session.name)
+        return found
+
     def partition(joined: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
         primals = len(joint_inputs[0])
-        joint.append(prepare(joined, num_fwd_outputs, primals, session.name))
+        joint.append(prepared(joined, num_fwd_outputs, primals))
         returned.append(num_fwd_outputs)
         parts = default_partition(joined, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
         _save_something(parts[0], parts[1], num_fwd_outputs)
         return parts
 
     def training(forward: Any, _: Any) -> Callable[[list[Any]], list[Any]]:
-        prepared = joint[-1]
-        graph = PlannedGraph(prepared, session, name())
+        graph = PlannedGraph(joint[-1], session, name())
         graphs[:] = [graph]
         leaves = next(node for node in reversed(forward.graph.nodes) if node.op == "output").args[0]
         saved = list(leaves)[returned[-1] :]
@@ -119,7 +142,7 @@ def _compiled(session: Session, module: Any, inputs: Sequence[Any]) -> Callable[
         return call
 
     def inference(forward: Any, example: Any) -> Callable[[list[Any]], list[Any]]:
-        graph = PlannedGraph(prepare(forward, None, len(example), session.name), session, name())
+        graph = PlannedGraph(prepared(forward, None, len(example)), session, name())
 
         def call(args: list[Any]) -> list[Any]:
             given = list(args)
@@ -172,15 +195,20 @@ def faked(inputs: Sequence[Any], device: Any) -> list[Any]:
     torch = require("torch", "torch")
     from torch._guards import detect_fake_mode
     from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._pytree import tree_map_only
 
-    mode = detect_fake_mode(list(inputs)) or FakeTensorMode()
-    with mode:
-        return [
-            torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=device).requires_grad_(
-                each.requires_grad
-            )
-            for each in inputs
-        ]
+    def claim(each: Any) -> Any:
+        if wraps_others(each):
+            names, context = each.__tensor_flatten__()
+            parts = {name: claim(getattr(each, name)) for name in names}
+            context = tree_map_only(torch.device, lambda _: device, context)
+            found = type(each).__tensor_unflatten__(parts, context, each.shape, each.stride())
+        else:
+            found = torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=device)
+        return found.requires_grad_(each.requires_grad)
+
+    with detect_fake_mode(list(inputs)) or FakeTensorMode():
+        return [claim(each) for each in inputs]
 
 
 def retargeted(module: Any, device: Any) -> Any:
@@ -364,7 +392,7 @@ def leaving_nothing(model: Any, inputs: Any) -> Iterator[None]:
     torch = require("torch", "torch")
     from torch.utils._pytree import tree_leaves
 
-    layers = list(model.modules())
+    layers = [each for each in model.modules() if not isinstance(each, torch.jit.ScriptModule)]
     buffers = [
         (layer, name, None if each is None else each.detach().clone())
         for layer in layers

@@ -160,8 +160,7 @@ class PlannedGraph:
         first = len(found) - len(updates)
         with torch.no_grad():
             for at, value in zip(updates, found[first:], strict=True):
-                if value is not None:
-                    args[at].detach().copy_(value)
+                self.session.write_over(args[at], value, anew=at in self.prepared.replaced)
         return found[:first]
 
     def backward(self, number: int, tangents: Sequence[Any]) -> list[Any]:

@@ -43,13 +43,13 @@ class Calls:
         self._is_left_out = torch._dynamo.disable(self._is_looked_at)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._as_it_is(args, kwargs) if self._is_left_out() else self._planned(args, kwargs)
+        return self.as_it_is(args, kwargs) if self._is_left_out() else self._planned(args, kwargs)
 
     def _is_looked_at(self) -> bool:
         """Whether this call is not made by a caller who wants its results, on the device."""
         return self.session.is_within or self.session.is_forked or is_traced_otherwise()
 
-    def _as_it_is(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def as_it_is(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The module's own call, where its weights are."""
         torch, session, call = require("torch", "torch"), self.session, type(self.module)._call_impl
         if not session.is_cuda:

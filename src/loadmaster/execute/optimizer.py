@@ -29,7 +29,7 @@ from loadmaster import clock
 from loadmaster.errors import BadMachine, Refused, require
 from loadmaster.execute.devices import Backend
 from loadmaster.execute.executor import backend_for
-from loadmaster.execute.pinned import HostMemory, layout_of, own_layout, shaped
+from loadmaster.execute.pinned import HostMemory, dense_parts, layout_of, own_layout, shaped
 
 PLACES = ("auto", "host", "device")
 ELEMENTWISE = (
@@ -48,6 +48,10 @@ ELEMENTWISE = (
 """Classes of `torch.optim` whose update of an element depends on no other element: cutting is exact."""
 FUSED = {"cpu": ("Adagrad", "Adam", "AdamW", "SGD"), "cuda": ("Adam", "AdamW", "SGD")}
 """Those with a fused implementation in every PyTorch that we support, by kind of device."""
+LOW_BITS = {"8bit": 8, "fp8": 8, "4bit": 4}
+"""How names of optimizers end whose states have so many bits an element."""
+ONE_STATE = ("Adagrad", "Lion", "Muon", "RMSprop", "SGD")
+"""Words in the names of those that keep one number for each element; others keep two."""
 SCALARS = frozenset(("step", "mu_product", "eta", "mu"))
 """States that are one number for a whole parameter; all other tensors have the parameter's shape."""
 
@@ -160,7 +164,8 @@ class StreamedOptimizer:
                 self._step()
             return loss
 
-        hooked: Any = torch.optim.Optimizer.profile_hook_step(step)
+        # Somebody may compile what calls it: it has copies and a state of its own.
+        hooked: Any = torch._dynamo.disable(torch.optim.Optimizer.profile_hook_step(step))
         hooked.hooked, hooked.streamed = True, self
         self.optimizer.step = MethodType(hooked, self.optimizer)
 
@@ -246,7 +251,7 @@ class StreamedOptimizer:
         if not supported or chosen is False or (chosen is None and group.get("foreach")):
             return False
         state = self.optimizer.state.get(p, {})
-        if _lacks_momentum(group, state) or p.grad.layout != torch.strided:
+        if _lacks_momentum(group, state) or not _are_plain(p, p.grad):
             return False
         others = [p.grad, *_elementwise(state).values()]
         if not flat and not (_is_dense(p) and all(other.stride() == p.stride() for other in others)):
@@ -317,6 +322,7 @@ class StreamedOptimizer:
             or _lacks_momentum(group, state)
             or group.get("differentiable")
             or group.get("capturable")
+            or not _are_plain(p, p.grad, *each.values())
             or (group.get("fused") and type(self.optimizer).__name__ not in FUSED[kind])
             or any(
                 tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.shape != p.shape
@@ -402,6 +408,11 @@ def _elementwise(state: Mapping[str, Any]) -> dict[str, Any]:
     """A parameter's states with a number for each of its elements."""
     is_tensor = require("torch", "torch").is_tensor
     return {key: value for key, value in state.items() if key not in SCALARS and is_tensor(value)}
+
+
+def _are_plain(*tensors: Any) -> bool:
+    """Whether they are dense and have bytes of their own: quantized ones wrap others."""
+    return all(any(part is each for part in dense_parts(each)) for each in tensors)
 
 
 def _memory_order(tensor: Any) -> list[int]:
@@ -581,13 +592,15 @@ def _fitting(itemsizes: Sequence[int], free: int) -> int:
 
 
 def state_bytes(optimizer: Any) -> int:
-    """What an optimizer keeps beside each byte of the parameters, at the most."""
-    name = type(optimizer).__name__
-    trained = sum(
-        each.numel() * each.element_size() for group in optimizer.param_groups for each in group["params"]
-    )
-    each = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "RMSprop": 1, "Adagrad": 1, "SGD": 1}
-    return int(trained * each.get(name, 2))
+    """What an optimizer keeps beside the parameters: what it has already, else about what it will have."""
+    is_tensor, name = require("torch", "torch").is_tensor, type(optimizer).__name__
+    values = [value for state in optimizer.state.values() for value in state.values() if is_tensor(value)]
+    if values:
+        return sum(int(part.nbytes) for value in values for part in dense_parts(value))
+    params = [each for group in optimizer.param_groups for each in group["params"]]
+    low = next((bits for end, bits in LOW_BITS.items() if name.lower().endswith(end)), None)
+    count = sum(int(each.numel()) * (low or 8 * int(each.element_size())) for each in params)
+    return count * (1 if any(word in name for word in ONE_STATE) else 2) // 8
 
 
 def fuse(optimizer: Any) -> None:

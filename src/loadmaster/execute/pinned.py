@@ -43,6 +43,9 @@ def layout_of(tensor: Any) -> Layout:
 def flat(tensor: Any, layout: Layout) -> Any:
     """The bytes of a tensor that lies as `layout` says."""
     elements = layout.bytes // tensor.element_size()
+    # A tensor may be read as the conjugate, or the negative, of what its bytes are.
+    tensor = tensor.conj() if tensor.is_conj() else tensor
+    tensor = require("torch", "torch")._neg_view(tensor) if tensor.is_neg() else tensor
     return tensor.as_strided((elements,), (1,), 0).view(_byte())
 
 
@@ -53,8 +56,26 @@ def shaped(row: Any, layout: Layout) -> Any:
     return typed.as_strided(layout.size, layout.stride, start)
 
 
+def dense_parts(tensor: Any) -> list[Any]:
+    """The tensors with a storage of their own that a tensor consists of: itself; several where it is of a subclass that
+    wraps others, as quantized weights are; none where it is sparse: those stay where they are."""
+    if wraps_others(tensor):
+        names, _ = tensor.__tensor_flatten__()
+        return [part for name in names for part in dense_parts(getattr(tensor, name))]
+    return [tensor] if tensor.layout == require("torch", "torch").strided else []
+
+
+def wraps_others(tensor: Any) -> bool:
+    """Whether a tensor is of a subclass that has no bytes of its own but other tensors, and says which."""
+    require("torch", "torch")
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    return bool(is_traceable_wrapper_subclass(tensor))
+
+
 def own_layout(tensor: Any) -> Any:
-    """The tensor, or a copy if it is a part of a larger storage."""
+    """The tensor, or a copy if it is a part of a larger storage, or its bytes are not what it is read as."""
+    tensor = tensor.resolve_conj().resolve_neg()
     layout = layout_of(tensor)
     whole = layout.offset == 0 and layout.bytes == tensor.numel() * tensor.element_size()
     return tensor if whole else tensor.contiguous().clone()
@@ -300,6 +321,11 @@ def copy_rate(rows: Sequence[Any], device: Any) -> float | None:
     return float(total / min(times))
 
 
+def version_of(tensor: Any) -> int:
+    """How often PyTorch knows that a tensor was written over; of those made in inference mode it does not count."""
+    return 0 if tensor.is_inference() else int(tensor._version)
+
+
 class Fingerprint:
     """Whether a tensor on the host is what it was: by its address, its version and some of its bytes."""
 
@@ -323,7 +349,7 @@ class Fingerprint:
             some = row[:whole].reshape(-1, _ELEMENT)
             self._address, self._bytes = address, some[:: max(1, len(some) // _SAMPLES)] if whole else row
         # Not every change moves the version: `p.data.mul_` does not.
-        return address, int(value._version), self._bytes.tobytes()
+        return address, version_of(value), self._bytes.tobytes()
 
     @property
     def sampled(self) -> Any:
@@ -356,7 +382,7 @@ class Fingerprints:
         self._seen = self._versions(values), self._bytes()
 
     def _versions(self, values: Sequence[Any]) -> list[tuple[int, int]]:
-        return [(value.data_ptr(), value._version) for value in values]
+        return [(value.data_ptr(), version_of(value)) for value in values]
 
     def _bytes(self) -> list[bytes]:
         return [np.concatenate(some).tobytes() for some in self._samples]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from loadmaster.errors import require
 from loadmaster.execute import own_allocator
 from loadmaster.execute.calls import CallExecutor, Paused, Rows, storage_users
-from loadmaster.execute.pinned import Fingerprint
+from loadmaster.execute.pinned import Fingerprint, version_of
 from loadmaster.execute.placement import EDGE
 from loadmaster.machine.machine import Machine
 from loadmaster.program.importers.torch.captured import Captured
@@ -160,6 +160,8 @@ class Session:
     """They were brought there by a choice of ours, and no call has ended since: if no plan fits, they go back."""
     is_trying: bool = False
     """Calls are made by `fit` itself, of which nothing is left behind."""
+    overwritten: list[tuple[Any, Any]] = field(default_factory=list)
+    """Parameters and buffers that graphs have changed in those, and what they were."""
     state_bytes: int = 0
     """What the optimizer keeps, wherever parameters are."""
     deliver: bool = False
@@ -469,8 +471,8 @@ class Session:
 
     def _bring(self, value: Any, where: Any) -> Any:
         """A tensor there; on the host in locked pages, with its values when `fill_origins` was called."""
-        plain = value.is_contiguous() and not value.requires_grad and value.nbytes
-        if value.device.type != "cuda" or where.type != "cpu" or not plain:
+        plain = type(value) is self._torch.Tensor and value.is_contiguous() and not value.requires_grad
+        if value.device.type != "cuda" or where.type != "cpu" or not plain or not value.nbytes:
             return value.to(where)
         found = self.rows.take(value.nbytes).view(value.dtype).view(value.shape)
         self.origins[found.data_ptr()] = Origin(value, found, found._version)
@@ -504,7 +506,7 @@ class Session:
                 continue
             value, known = values[at], self.origins.get(address)
             same = known is not None and known.value.shape == value.shape and known.value.dtype == value.dtype
-            if known is not None and same and known.version == value._version:
+            if known is not None and same and known.version == version_of(value):
                 found[at] = known.value
             else:
                 self.fill_origins()  # a part of one, or what was changed on the host
@@ -534,6 +536,26 @@ class Session:
         self.write_back()
         for key in [key for key in self.states if key not in self.statics]:
             self._free_states.append(self.states.pop(key))
+
+    def write_over(self, old: Any, new: Any, *, anew: bool) -> None:
+        """Let a tensor of the caller's have a new value; None: it has it. `anew`: in memory of its own."""
+        if new is None:
+            return
+        if anew:
+            old.set_(
+                new
+            )  # for good: a layer that packs its weight at its first call knows that it has done so
+            return
+        if self.is_trying:
+            self.overwritten.append((old.detach(), old.detach().clone()))
+        old.detach().copy_(new)
+
+    def put_back(self) -> None:
+        """What calls of `fit` itself have written over is as it was."""
+        with self._torch.no_grad():
+            while self.overwritten:
+                value, before = self.overwritten.pop()
+                value.copy_(before)
 
     def settle_share(self) -> bool:
         """A whole call was made: what the model needs is known, and with it the memory that is a share of that.
@@ -605,7 +627,7 @@ class Step:
         self.args, self.random, self.number = args, random, next(Step._numbers)
         self.executor: CallExecutor | None = None
         self.paused: Paused | None = None
-        self._versions = [each._version for each in args] if training else []
+        self._versions = [version_of(each) for each in args] if training else []
         self._token = torch.tensor([self.number])
         self._alone = storage_users(self._token)
 
@@ -616,7 +638,7 @@ class Step:
     @property
     def is_unchanged(self) -> bool:
         """Whether what the forward call was given is what it was."""
-        return self._versions == [each._version for each in self.args]
+        return self._versions == [version_of(each) for each in self.args]
 
     @property
     def is_wanted(self) -> bool:

@@ -10,16 +10,18 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from loadmaster.errors import require
+from loadmaster.errors import BadMachine, require
 from loadmaster.execute.pinned import (
     LARGE,
     HostMemory,
     copy_rate,
+    dense_parts,
     flat,
     is_whole,
     layout_of,
     lock_pages,
     shaped,
+    wraps_others,
 )
 from loadmaster.execute.session import Session, Static
 
@@ -37,12 +39,16 @@ def to_host(model: Any, session: Session, then: Callable[[], None] = lambda: Non
     if not session.is_cuda:
         know_statics(model, session)
         return
-    every = list(dense_statics(model).values())
+    there = [each for each in _named_statics(model).values() if each.is_cuda]
     with torch.no_grad():
-        for each in every:
-            if each.is_cuda:
+        for each in there:
+            if each.layout == torch.strided and not wraps_others(each):  # shared ones stay so
                 each.data = each.detach().cpu()
                 each.grad = None if each.grad is None else each.grad.cpu()
+    if there:
+        _move(model, session, torch.device("cpu"))
+    every = dense_statics(model)
+    with torch.no_grad():
         large = {
             each.untyped_storage().data_ptr(): each.untyped_storage()
             for each in every
@@ -92,7 +98,7 @@ def likely_on_device(session: Session) -> bool:
 
 def measure_link(model: Any, session: Session) -> None:
     """Weights may come slower than a fresh buffer does: it depends on which pages they lie in."""
-    large = [each.detach() for each in model.parameters() if each.is_pinned() and is_whole(each)]
+    large = [each.detach() for each in dense_statics(model) if each.is_pinned() and is_whole(each)]
     rate = copy_rate([flat(each, layout_of(each)) for each in large], session.device)
     if rate is not None:
         session.slow_down(int(rate))
@@ -103,26 +109,58 @@ def to_device(model: Any, session: Session) -> None:
     session.wait_for_begun()
     session.hold_statics = session.deliver = True
     if session.is_cuda:
-        type(model)._apply(model, lambda each: each.to(session.device))
+        _move(model, session, session.device)
         know_statics(model, session)
         session.held_bytes = session.static_bytes + session.trained_bytes + session.state_bytes
+
+
+def apply_to_all(model: Any, change: Callable[[Any], Any], *args: Any, **kwargs: Any) -> None:
+    """`nn.Module._apply`. It exchanges what is in a weight that wraps others for something new only as long as nobody
+    else knows it, and what was traced does: frozen ones are put anew."""
+    torch, fresh = require("torch", "torch"), dict[int, tuple[Any, Any]]()
+    for layer in model.modules():
+        for name, each in layer._parameters.items() if type(layer._parameters) is dict else ():
+            if each is None or each.requires_grad or not wraps_others(each):
+                continue
+            if id(each) not in fresh:
+                new = torch.nn.Parameter(change(each.detach()), requires_grad=False)
+                fresh[id(each)] = each, new
+            layer._parameters[name] = fresh[id(each)][1]
+    type(model)._apply(model, change, *args, **kwargs)
+
+
+def _move(model: Any, session: Session, device: Any) -> None:
+    """All of a model to another device, as its own classes do that: quantized weights have more than they show."""
+    try:
+        with require("torch", "torch").no_grad():
+            apply_to_all(model, lambda each: each.to(device))
+    except (RuntimeError, NotImplementedError) as error:
+        raise BadMachine(
+            f"the weights of '{session.name}' can't be moved to {device} ({str(error)[:200]})",
+            object=session.name,
+            remedy='load it on the CPU and fit it there, with weights="host"',
+        ) from error
 
 
 def know_statics(model: Any, session: Session) -> None:
     """Let graphs know parameters and buffers by where they lie."""
     session.statics = {}
-    for name, each in dense_statics(model).items():
-        if each.numel():
-            know(session, name, each)
+    for name, each in _named_statics(model).items():
+        know(session, name, each)
 
 
-def dense_statics(model: Any) -> dict[str, Any]:
-    """Parameters and buffers that have a storage of their own; sparse ones stay where they are."""
-    torch, named = require("torch", "torch"), dict([*model.named_parameters(), *model.named_buffers()])
-    return {name: each for name, each in named.items() if each.layout == torch.strided}
+def _named_statics(model: Any) -> dict[str, Any]:
+    return dict([*model.named_parameters(), *model.named_buffers()])
+
+
+def dense_statics(model: Any) -> list[Any]:
+    """What parameters and buffers consist of."""
+    return [part for each in _named_statics(model).values() for part in dense_parts(each)]
 
 
 def know(session: Session, name: str, static: Any) -> None:
     """One of them."""
-    storage = static.untyped_storage()
-    session.statics[storage.data_ptr()] = Static(name, bool(static.requires_grad), storage.nbytes())
+    for part in dense_parts(static):
+        if part.numel():
+            storage = part.untyped_storage()
+            session.statics[storage.data_ptr()] = Static(name, bool(static.requires_grad), storage.nbytes())

@@ -36,14 +36,16 @@ _NUMPY = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
 
 
 def from_numpy(name: str) -> str:
-    """'float32' as 'f32', 'bfloat16' as 'bf16', 'float8_e4m3fn' as 'f8e4m3fn'."""
+    """'float32' as 'f32', 'bfloat16' as 'bf16', 'float8_e4m3fn' as 'f8e4m3fn', 'float4_e2m1fn_x2' as the byte it is."""
+    if name.endswith("_x2"):
+        return "u8"
     if name in BITS:
         return name
     letters = name.rstrip("0123456789")
     if letters in _NUMPY:
         return _NUMPY[letters] + name[len(letters) :]
     if name.startswith("float8_"):
-        return "f8" + name.removeprefix("float8_")
+        return "f8" + name.removeprefix("float8_").removesuffix("fnu")
     if name.startswith("float4_"):
         return "f4" + name.removeprefix("float4_").removesuffix("fn")
     return name

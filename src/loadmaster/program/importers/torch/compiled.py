@@ -72,6 +72,8 @@ class Prepared:
     constants: Mapping[str, Any] = field(default_factory=dict)
     updates: tuple[int, ...] = ()
     """Primals that the forward call changes: the last so many of its leaves are their new values."""
+    replaced: frozenset[int] = frozenset()
+    """Of those, the ones that get other memory (`weight.data = …`): whoever shares the old keeps that."""
     plain: Any = None
     """The graph of inference before calls were joined; None: of training."""
 
@@ -89,7 +91,11 @@ class Prepared:
         by_name = {node.name: node for node in place}
         first = len(self.leaves) if self.forward_outputs is None else self.forward_outputs
         made = dict(zip(self.updates, self.leaves[first - len(self.updates) : first], strict=True))
-        return frozenset(at for at, node in made.items() if _replaces(node, by_name[self.primals[at]], place))
+        return frozenset(
+            at
+            for at, node in made.items()
+            if at not in self.replaced and _replaces(node, by_name[self.primals[at]], place)
+        )
 
     def batch(self, inputs: Sequence[int]) -> Batch:
         """Where the samples of these primals are in the graph; refuses one that may mix them."""
@@ -166,7 +172,7 @@ def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -
     graph = copied(module.graph)
     nest_graphs(module, graph)
     constants = _lift_constants(module, graph)
-    updates = _as_results(graph, forward_outputs)
+    updates, replaced = _as_results(graph, forward_outputs)
     if forward_outputs is not None:
         forward_outputs += len(updates)
     drop_idle(graph)
@@ -196,6 +202,7 @@ def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -
         backward,
         constants,
         tuple(names.index(each) for each in updates),
+        frozenset(names.index(each) for each in replaced),
         plain,
     )
 
@@ -216,21 +223,28 @@ def _join_calls(graph: Any) -> None:
     join_products(graph)
 
 
-def _as_results(graph: Any, forward_outputs: int | None) -> list[str]:
-    """Let the forward call return what it would write over its inputs; gives their names."""
+def _as_results(graph: Any, forward_outputs: int | None) -> tuple[list[str], set[str]]:
+    """Let the forward call return what it would write over its inputs, or put in their place; gives the names of all of
+    them, and of the latter."""
+    torch = require("torch", "torch")
     output = next(node for node in reversed(graph.nodes) if node.op == "output")
     found: dict[str, Any] = {}
+    replaced: set[str] = set()
+    sets = torch.ops.aten.set_.source_Tensor
     for node in list(graph.nodes):
-        if node.op != "call_function" or op_name(node.target) != "copy_" or node.args[0].op != "placeholder":
+        changes = node.op == "call_function" and (op_name(node.target) == "copy_" or node.target == sets)
+        if not changes or node.args[0].op != "placeholder":
             continue
         target, value = node.args[:2]
         found[target.name] = value
+        if node.target == sets:
+            replaced.add(target.name)
         node.replace_all_uses_with(value)
         graph.erase_node(node)
     leaves = list(output.args[0])
     first = len(leaves) if forward_outputs is None else forward_outputs
     output.args = ([*leaves[:first], *found.values(), *leaves[first:]],)
-    return list(found)
+    return list(found), replaced
 
 
 def _drop_clones(graph: Any) -> None:

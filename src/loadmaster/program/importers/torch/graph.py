@@ -340,7 +340,8 @@ def tidy(traced: Traced, name: str) -> None:
             _relative(node)
     for node in reversed(list(graph.nodes)):
         tensor = node.op == "output" or (node.op == "placeholder" and node.name in given)
-        if not tensor and not node.users:
+        writes = node.op == "call_function" and any(alias.is_write for alias in _aliases(node))
+        if not tensor and not node.users and not writes:  # those are refused
             graph.erase_node(node)
     for node in graph.nodes:
         known = node.op in ("placeholder", "output") or is_getitem(node)
