@@ -341,6 +341,11 @@ class Session:
             self.grown_bytes = grown
 
     @property
+    def home(self) -> Any:
+        """Where parameters are, and graphs are traced."""
+        return self.device if self.hold_statics else self._torch.device("cpu")
+
+    @property
     def static_bytes(self) -> int:
         """Of parameters and buffers."""
         return sum(each.bytes for each in self.statics.values())
