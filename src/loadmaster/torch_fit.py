@@ -110,6 +110,10 @@ class Fitted(Calls):
         """Write the page that shows the largest graph's plan, beside one that streams layer by layer."""
         from loadmaster.report import write_plan_report
 
+        if not Path(path).parent.is_dir():
+            raise LoadmasterError(
+                f"there is no folder '{Path(path).parent}'", object=str(path), remedy="make the folder first"
+            )
         self.wait_for_plan()
         graph = max(self.session.graphs, key=lambda each: each.needed, default=None)
         if graph is None or graph.choice is None:

@@ -248,11 +248,30 @@ def test_norms_of_two_types_keep_their_statistics(norm: Any) -> None:
 
 
 def test_a_page_shows_the_plan(tmp_path: Path) -> None:
+    with pytest.raises(LoadmasterError, match=r"there is no folder .* make the folder first"):
+        fitted(Stack(2), rows()).plan_report(tmp_path / "no folder" / "fit.html")
     model = fitted(Stack(2), rows(), memory="75%")
     path = model.plan_report(tmp_path / "plan.html")
     assert "Stack" in path.read_text(encoding="utf-8")
     with pytest.raises(LoadmasterError, match="was not called yet"):
         fitted(Stack(2)).plan_report(tmp_path / "none.html")
+
+
+def test_inputs_that_do_not_fit_are_refused_in_the_words_of_the_module(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    model = Stack(2)
+    wrong = rows()[:, :-1]
+    with pytest.raises(RuntimeError) as own:
+        model(wrong)
+    with pytest.raises(RuntimeError) as tried:
+        fitted(model, wrong)
+    fitted(model, rows())
+    with pytest.raises(RuntimeError) as called:
+        model(wrong)
+    assert str(tried.value) == str(called.value) == str(own.value)
+    assert same(model(rows()), model.fitted.module._call_impl(rows()))
+    assert capfd.readouterr().err == ""
 
 
 def test_without_examples_the_first_call_plans() -> None:

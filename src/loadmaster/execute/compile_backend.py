@@ -369,6 +369,17 @@ def without_collection() -> Iterator[None]:
 
 
 @contextmanager
+def without_dumps() -> Iterator[None]:
+    """Of an op that can't be traced PyTorch writes the stack on stderr, besides raising it."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+@contextmanager
 def leaving_nothing(model: Any, inputs: Any) -> Iterator[None]:
     """Calls of a model are tried: what they do to buffers, to plain attributes of layers (counters, lists of what was
     seen, generators), to the tensors that they are given and to random numbers of Python and NumPy is undone."""

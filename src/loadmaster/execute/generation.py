@@ -49,9 +49,9 @@ def with_fixed_caches(model: Any) -> Callable[..., Any]:
         beams = option("num_beams") not in (None, 1)  # they are put in another order on the host
         repeated = beams or option("num_return_sequences") not in (None, 1)
         caches = Caches(model, convert=fixed and past is not None and not repeated)
-        with session.generation(keeps_caches=not beams), model.fitted.with_parts(_called_by_generate(model)):
-            with caches.prepared():
-                found = plain(*args, **kwargs)
+        parts = model.fitted.with_parts(_called_by_generate(model))
+        with session.generation(keeps_caches=not beams), parts, caches.prepared():
+            found = plain(*args, **kwargs)
         if fixed:
             caches.give_back(found)
         return found
@@ -70,9 +70,9 @@ class Caches:
     @contextmanager
     def prepared(self) -> Iterator[None]:
         """While transformers makes a cache, or takes the caller's."""
-        own = next((each for each in self._model.modules() if _generates(each)), None)
-        plain = getattr(own, "_prepare_cache_for_generation", None)
-        names = () if plain is None else inspect.signature(plain).parameters
+        own: Any = next((each for each in self._model.modules() if _generates(each)), None)
+        plain: Any = getattr(own, "_prepare_cache_for_generation", None)
+        names = inspect.signature(plain).parameters if callable(plain) else ()
         if not {"generation_config", "model_kwargs", "max_cache_length"} <= set(names):
             yield
             return
@@ -111,7 +111,7 @@ class Caches:
 
 def rounded_up(length: int) -> int:
     """A size of a cache: four to eight of them between powers of two."""
-    step = max(_LEAST_STEP, 2 ** (length.bit_length() - 3))
+    step = max(_LEAST_STEP, 1 << max(0, length.bit_length() - 3))
     return -(-length // step) * step
 
 

@@ -25,6 +25,7 @@ from loadmaster.execute.compile_backend import (
     own_function,
     root_error,
     spare_zeros,
+    without_dumps,
 )
 from loadmaster.execute.session import MoveWeights, Session
 from loadmaster.execute.statics import to_device, to_host
@@ -126,17 +127,23 @@ class Calls:
         return self._compiled[hooks]
 
     def _called(self, *args: Any, **kwargs: Any) -> Any:
-        torch = require("torch", "torch")
+        torch, session = require("torch", "torch"), self.session
         try:
-            with torch._dynamo.config.patch(dynamo_options()), counting_numbers():
+            with torch._dynamo.config.patch(dynamo_options()), counting_numbers(), without_dumps():
                 return self._function()(*args, **kwargs)
         except LoadmasterError:
             raise
+        except torch._dynamo.exc.TorchRuntimeError:
+            if session.called:
+                raise
         except Exception as error:
             ours = root_error(error)
             if ours is None:
                 raise
             raise ours from error
+        found = self._as_it_is(args, kwargs)  # of inputs that don't fit the module says so in its own words
+        session.say(f"{session.name} can't be traced with these inputs: it runs where its weights are")
+        return found
 
 
 def _backend_of(session: Session) -> Callable[..., Any]:

@@ -72,7 +72,9 @@ class _Counted:
         numbers = _count(self._counting, args)
         found = iter(self._compiled(*(args[at] for at in self._tensors)))
         return [
-            next(found) if _is_tensor(each, self._names) else numbers.get(getattr(each, "name", None), each)
+            next(found)
+            if _is_tensor(each, self._names)
+            else numbers.get(str(getattr(each, "name", "")), each)
             for each in self._results
         ]
 
@@ -141,7 +143,8 @@ def _read(module: Any) -> list[int]:
 
 
 def _takes_out(node: Any) -> bool:
-    return node.op == "call_method" and node.target == "item" and node.args[0].op == "placeholder"
+    taken = node.op == "call_method" and node.target == "item"
+    return bool(taken and node.args[0].op == "placeholder")
 
 
 def _value_key(value: Any) -> Any:
