@@ -394,6 +394,7 @@ def leaving_nothing(model: Any, inputs: Any) -> Iterator[None]:
     ]
     attributes = [(layer, _attributes(layer)) for layer in layers]
     hooks = _hooks(layers)
+    weights = [(each, each._version) for each in model.parameters()]
     given = [each for each in tree_leaves(inputs) if isinstance(each, torch.Tensor)]
     plain = [each for each in given if not each.is_inference()]
     values = [
@@ -408,7 +409,9 @@ def leaving_nothing(model: Any, inputs: Any) -> Iterator[None]:
         for layer, name, before in buffers:
             put_back(layer, name, before)
         hooked = _hooks(layers) != hooks
-        for layer, known in attributes:
+        # What a first call does to weights (RWKV divides them) stays, and with it the attribute that says so.
+        rescaled = any(each._version != version for each, version in weights)
+        for layer, known in [] if rescaled else attributes:
             _put_back_attributes(layer, known, keeps_new=hooked)
         with torch.no_grad():
             for each, version, before in values:

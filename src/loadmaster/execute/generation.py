@@ -64,13 +64,14 @@ class Caches:
 
     def __init__(self, model: Any, *, convert: bool) -> None:
         self._model, self._convert = model, convert
+        self._own: Any = next((each for each in model.modules() if _generates(each)), None)
         self._past: Any = None
         self._fixed: Any = None
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
         """While transformers makes a cache, or takes the caller's."""
-        own: Any = next((each for each in self._model.modules() if _generates(each)), None)
+        own = self._own
         plain: Any = getattr(own, "_prepare_cache_for_generation", None)
         names = inspect.signature(plain).parameters if callable(plain) else ()
         if not {"generation_config", "model_kwargs", "max_cache_length"} <= set(names):
@@ -104,9 +105,8 @@ class Caches:
             fill_growing(self._past, self._fixed)
             if fixed is not None:
                 found.past_key_values = self._past
-        elif fixed is not None:
-            own = next(each for each in self._model.modules() if _generates(each))
-            found.past_key_values = growing_cache(fixed, own.config)
+        elif fixed is not None and self._own is not None:
+            found.past_key_values = growing_cache(fixed, self._own.config)
 
 
 def rounded_up(length: int) -> int:

@@ -48,9 +48,9 @@ class Calls:
         return self._as_it_is(args, kwargs) if self._is_left_out() else self._planned(args, kwargs)
 
     def _is_looked_at(self) -> bool:
-        """Whether this call is not made by a caller who wants its results, on the device. Of a table of words alone, a
-        few rows are read where it is."""
-        if isinstance(self.module, require("torch", "torch").nn.Embedding):
+        """Whether this call is not made by a caller who wants its results, on the device. Of a table of words that is a
+        part, a few rows are read where it is."""
+        if self.module is not self._whole and isinstance(self.module, require("torch", "torch").nn.Embedding):
             return True
         return self.session.is_within or self.session.is_forked or is_traced_otherwise()
 
@@ -68,7 +68,7 @@ class Calls:
 
     def _in_turn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         session = self.session
-        with session.turn():
+        with session.turn(), session.counting_new_graphs():
             if session.is_cuda:
                 with session.deferring():
                     return self._on_device(args, kwargs, _home(args, kwargs))

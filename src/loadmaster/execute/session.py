@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from loadmaster import clock
 from loadmaster.errors import require
 from loadmaster.execute import own_allocator
 from loadmaster.execute.calls import CallExecutor, Paused, Rows, storage_users
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 GRAIN = 2**16
 """Bytes: parts of the block are whole grains, so that tensors begin where their type may."""
+MANY_NEW_GRAPHS = 8
+"""Calls that were traced, when a user is told that they are."""
 MOST_CODE = 2**29
 """Bytes that loaded kernels may take."""
 CODE_SLACK = 2**22
@@ -164,6 +167,9 @@ class Session:
     """What the optimizer keeps, wherever parameters are."""
     deliver: bool = False
     """All graphs hand their results over on the device."""
+    calls_with_new_graphs: int = 0
+    """Since `fit` has tried the model."""
+    seconds_of_new_graphs: float = 0.0
     called: Counter[PlannedGraph] = field(default_factory=Counter)
     """How often the model's last call has called which graph."""
     say: Callable[[str], None] = lambda _: None
@@ -238,6 +244,22 @@ class Session:
                 yield
             finally:
                 self._caller = None
+
+    @contextmanager
+    def counting_new_graphs(self) -> Iterator[None]:
+        """Around a call of the model. Whoever gives it other sizes again and again waits for a new graph each time, and is
+        told why, once."""
+        graphs, began = len(self.graphs), clock.now()
+        yield
+        if len(self.graphs) <= graphs or self.is_trying:
+            return
+        self.calls_with_new_graphs += 1
+        self.seconds_of_new_graphs += clock.now() - began
+        if self.calls_with_new_graphs == MANY_NEW_GRAPHS:
+            self.say(
+                f"{self.name}: {MANY_NEW_GRAPHS} calls came in another size, type or mode than those before. Each of them "
+                f"was traced and planned anew, {self.seconds_of_new_graphs:.1f} s in all: pad inputs to a few sizes"
+            )
 
     @contextmanager
     def generation(self, *, keeps_caches: bool) -> Iterator[None]:
