@@ -52,7 +52,7 @@ TABLES = {
 }
 """Where modules are named in strings: the one way to reach a part that comes later."""
 MOST_LINES = 725
-MOST_FILES = 337
+MOST_FILES = 339
 NOT_PACKAGED = {"bench", "benchmarks", "hdp", "reference", "tests", "tools"}
 
 

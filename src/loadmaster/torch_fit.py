@@ -31,6 +31,7 @@ from loadmaster.execute.compile_backend import (
     leaving_nothing,
     without_collection,
 )
+from loadmaster.execute.generation import with_fixed_caches
 from loadmaster.execute.measured_cache import cache_folder
 from loadmaster.execute.module_calls import Calls
 from loadmaster.execute.op_samples import sample_ops
@@ -109,6 +110,10 @@ class Fitted(Calls):
         """Write the page that shows the largest graph's plan, beside one that streams layer by layer."""
         from loadmaster.report import write_plan_report
 
+        if not Path(path).parent.is_dir():
+            raise LoadmasterError(
+                f"there is no folder '{Path(path).parent}'", object=str(path), remedy="make the folder first"
+            )
         self.wait_for_plan()
         graph = max(self.session.graphs, key=lambda each: each.needed, default=None)
         if graph is None or graph.choice is None:
@@ -546,7 +551,7 @@ def _attach(model: Any, fitted: Fitted) -> None:
         model.compile = compile_again  # it would take the place of the plans
     model.__getstate__ = state
     if hasattr(model, "generate") and hasattr(model, "generation_config"):
-        model.generate = _with_static_cache(model)
+        model.generate = with_fixed_caches(model)
     model._compiled_call_impl = fitted
     setattr(model, _FOR_SCRIPT, [*getattr(model, _FOR_SCRIPT, ()), *_OWN])  # TorchScript would compile them
 
@@ -581,51 +586,6 @@ def _release(session: Session) -> None:
     session._block = None
 
 
-def _with_static_cache(model: Any) -> Callable[..., Any]:
-    """`generate` of transformers with a cache of one size: one that grows would need a plan for every token."""
-    plain = model.generate
-
-    @functools.wraps(plain)
-    def generate(*args: Any, **kwargs: Any) -> Any:
-        if model.fitted.session.is_forked:
-            return plain(*args, **kwargs)
-        given = args[1] if len(args) > 1 else kwargs.get("generation_config")
-        config = given or model.generation_config
-
-        def option(name: str) -> Any:
-            return getattr(config, name, None) if kwargs.get(name) is None else kwargs[name]
-
-        # Words of a draft that are not accepted are taken out of a cache: one of one size can't be cut.
-        drafting = ("assistant_model", "prompt_lookup_num_tokens", "assistant_early_exit", "is_assistant")
-        drafts = any(option(name) for name in drafting)
-        # PEFT's learned prompts take none of one size.
-        prompts = getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False)
-        own = drafts or prompts or option("cache_implementation") or option("use_cache") is False
-        if not (own or kwargs.get("past_key_values") is not None) and getattr(
-            model, "_can_compile_fullgraph", getattr(model, "_supports_static_cache", False)
-        ):
-            kwargs["cache_implementation"] = "static"
-        session = model.fitted.session
-        beams = option("num_beams") not in (None, 1)  # they are put in another order on the host
-        with session.generation(keeps_caches=not beams), model.fitted.with_parts(_called_by_generate(model)):
-            return plain(*args, **kwargs)
-
-    return generate
-
-
-def _called_by_generate(model: Any) -> list[Any]:
-    """What `generate` of transformers calls by itself: the model that a wrapper (PEFT's) has inside; its encoder."""
-    own = next((each for each in model.modules() if _generates(each)), model)
-    encoder = (
-        own.get_encoder() if getattr(getattr(own, "config", None), "is_encoder_decoder", False) else model
-    )
-    return [each for each in (own, encoder) if each is not model]
-
-
-def _generates(module: Any) -> bool:
-    return any(each.__name__ == "GenerationMixin" for each in type(module).__mro__)
-
-
 def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """One forward pass that leaves nothing behind, no random numbers drawn either."""
     torch, model, session = require("torch", "torch"), fitted.module, fitted.session
@@ -643,7 +603,8 @@ def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     random = random_state(session.device)
     shared, session.is_trying = session.memory is None, True
     try:
-        with torch.set_grad_enabled(training), without_collection(), leaving_nothing(model, (args, kwargs)):
+        undone = leaving_nothing(model, (args, kwargs), session.overwritten)
+        with torch.set_grad_enabled(training), without_collection(), undone:
             try:
                 call(fitted)
                 if shared:  # now in the share of what it took
@@ -664,8 +625,6 @@ def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
                     object=session.name,
                     remedy="leave it unfitted, or put torch.compiler.disable on what can't be compiled",
                 ) from error
-            finally:
-                session.put_back()
     finally:
         session.may_return = session.is_trying = False
         set_random_state(random, session.device)

@@ -327,7 +327,8 @@ def test_a_call_that_is_one_graph_is_waited_for_at_its_end(
         with session.deferring():
             assert session.defers is whole
             if traced:
-                module = torch.fx.symbolic_trace(torch.nn.Identity())
-                compile_graph(session, module, ["a shape"])
+                module = torch.fx.symbolic_trace(lambda size: torch.zeros(size))
+                next(iter(module.graph.nodes)).meta["example_value"] = 3
+                compile_graph(session, module, [3])  # compiled when it is called
             session.reads_host = reads
         assert len(waited) == waits and not session.defers

@@ -248,11 +248,64 @@ def test_norms_of_two_types_keep_their_statistics(norm: Any) -> None:
 
 
 def test_a_page_shows_the_plan(tmp_path: Path) -> None:
+    with pytest.raises(LoadmasterError, match=r"there is no folder .* make the folder first"):
+        fitted(Stack(2), rows()).plan_report(tmp_path / "no folder" / "fit.html")
     model = fitted(Stack(2), rows(), memory="75%")
     path = model.plan_report(tmp_path / "plan.html")
     assert "Stack" in path.read_text(encoding="utf-8")
     with pytest.raises(LoadmasterError, match="was not called yet"):
         fitted(Stack(2)).plan_report(tmp_path / "none.html")
+
+
+def test_inputs_that_do_not_fit_are_refused_in_the_words_of_the_module(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    model = Stack(2)
+    wrong = rows()[:, :-1]
+    with pytest.raises(RuntimeError) as own:
+        model(wrong)
+    with pytest.raises(RuntimeError) as tried:
+        fitted(model, wrong)
+    fitted(model, rows())
+    with pytest.raises(RuntimeError) as called:
+        model(wrong)
+    assert str(tried.value) == str(called.value) == str(own.value)
+    assert same(model(rows()), model.fitted.module._call_impl(rows()))
+    assert capfd.readouterr().err == ""
+
+
+class Prepared(nn.Module):
+    """Its first call changes a weight, and remembers that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.is_divided = nn.Linear(WIDTH, WIDTH), False
+
+    def forward(self, x: Any) -> Any:
+        if not self.is_divided:
+            with torch.no_grad():
+                self.layer.weight.div_(2)
+            self.is_divided = True
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("memory", ["75%", "1MiB"])
+def test_what_a_first_call_does_to_weights_is_done_once(memory: str) -> None:
+    plain = Prepared().eval()
+    model = fitted(copy.deepcopy(plain), rows(), memory=memory)
+    with torch.no_grad():
+        for _ in range(2):
+            assert torch.allclose(model(rows()), plain(rows()), atol=1e-6)
+    assert torch.equal(model.layer.weight, plain.layer.weight)
+
+
+def test_who_gives_many_sizes_is_told_once_what_that_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    model = fitted(Stack(2), rows(), quiet=False)
+    with torch.no_grad():
+        for count in [*range(1, 12), *range(1, 12)]:
+            model(rows(count))
+    said = [line for line in capsys.readouterr().err.splitlines() if "pad inputs to a few sizes" in line]
+    assert len(said) == 1 and "8 calls" in said[0]
 
 
 def test_without_examples_the_first_call_plans() -> None:

@@ -213,6 +213,8 @@ def test_what_is_refused(spec: str) -> None:
     assert "give --capacity hbm=1MiB" in document["error"]["message"]
     code, document = call(model, plan, *machine, "--weights", "mine")
     assert code == 2 and document["error"]["object"] == "--weights"
+    code, document = call(model, plan, *machine, "--placement", "mine")
+    assert code == 2 and document["error"]["object"] == "--placement"
     code, document = call(model, plan, *machine, "--cuda-graph")
     assert code == 2 and "CUDA graph" in document["error"]["message"]
     if not torch.cuda.is_available():

@@ -16,14 +16,15 @@ import random
 import types
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from loadmaster.errors import BadProgram, LoadmasterError, require
 from loadmaster.execute.graphs import PlannedGraph
-from loadmaster.execute.pinned import wraps_others
+from loadmaster.execute.numbers import compile_with_numbers, has_numbers
+from loadmaster.execute.pinned import dense_parts, version_of, wraps_others
 from loadmaster.execute.session import Session
 from loadmaster.program.importers.torch.compiled import Prepared, prepare
 from loadmaster.program.importers.torch.importer import quiet
@@ -36,8 +37,15 @@ def compile_graph(session: Session, module: Any, inputs: Sequence[Any]) -> Calla
     torch = require("torch", "torch")
     session.fill_origins()  # what could not be traced runs on the host
     session.defers = False
-    if any(not isinstance(each, torch.Tensor) for each in inputs):
-        return _by_shapes(session, module)
+    if has_numbers(module):
+
+        def run_as_it_is(*args: Any) -> Any:
+            session.fill_origins()
+            return module(*args)
+
+        return compile_with_numbers(
+            module, inputs, lambda *graph: compile_graph(session, *graph), run_as_it_is, _RECOMPILES
+        )
     device = torch.device(session.device)
     simplify_masks(module)
     keep_recurrent(module)
@@ -55,16 +63,6 @@ def compile_graph(session: Session, module: Any, inputs: Sequence[Any]) -> Calla
         )
     with torch.device(device):
         return _compiled(session, retargeted(module, device), faked(inputs, device), moved=True)
-
-
-def _by_shapes(session: Session, module: Any) -> Callable[..., Any]:
-    """A graph for many shapes: one plan for each that comes. Plans have numbers, not symbols."""
-    torch = require("torch", "torch")
-
-    def backend(inner: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
-        return compile_graph(session, inner, inputs)
-
-    return torch.compile(module, backend=backend, dynamic=False)  # type: ignore[no-any-return]
 
 
 def refuse_packed(prepared: Prepared, name: str) -> None:
@@ -355,6 +353,19 @@ def dynamo_options() -> dict[str, Any]:
     }
 
 
+_COUNTERS = (r".*\.cumulative_length_int$",)
+"""Where caches of transformers count what they have seen: no op reads it, and every token changes it."""
+
+
+def counting_numbers() -> AbstractContextManager[Any]:
+    """Let Dynamo take those numbers as inputs, not as a part of the graph that is another one for each of them."""
+    config = require("torch", "torch").compiler.config
+    if not hasattr(config, "dynamic_sources"):  # before PyTorch 2.8
+        return nullcontext()
+    own = [each for each in (config.dynamic_sources, *_COUNTERS) if each]
+    return config.patch(dynamic_sources=",".join(own))  # type: ignore[no-any-return]
+
+
 class _Functions(set[Any]):
     """Functions that are listed by name: some versions of Dynamo sort every option that is a set for their own log, and
     functions have no order."""
@@ -386,9 +397,21 @@ def without_collection() -> Iterator[None]:
 
 
 @contextmanager
-def leaving_nothing(model: Any, inputs: Any) -> Iterator[None]:
-    """Calls of a model are tried: what they do to buffers, to plain attributes of layers (counters, lists of what was
-    seen, generators), to the tensors that they are given and to random numbers of Python and NumPy is undone."""
+def without_dumps() -> Iterator[None]:
+    """Of an op that can't be traced PyTorch writes the stack on stderr, besides raising it."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+@contextmanager
+def leaving_nothing(model: Any, inputs: Any, overwritten: list[tuple[Any, Any]]) -> Iterator[None]:
+    """Calls of a model are tried: what they do to weights and buffers, to plain attributes of layers (counters, lists of
+    what was seen, generators), to the tensors that they are given and to random numbers of Python and NumPy is undone.
+    `overwritten`: weights that graphs have changed, and what they were; nobody has copies of the others."""
     torch = require("torch", "torch")
     from torch.utils._pytree import tree_leaves
 
@@ -399,6 +422,8 @@ def leaving_nothing(model: Any, inputs: Any) -> Iterator[None]:
         for name, each in layer._buffers.items()
     ]
     attributes = [(layer, _attributes(layer)) for layer in layers]
+    hooks = _hooks(layers)
+    weights = [(each, version_of(each)) for each in model.parameters()]
     given = [each for each in tree_leaves(inputs) if isinstance(each, torch.Tensor)]
     plain = [each for each in given if not each.is_inference()]
     values = [
@@ -412,12 +437,21 @@ def leaving_nothing(model: Any, inputs: Any) -> Iterator[None]:
         np.random.set_state(drawn[1])  # noqa: NPY002
         for layer, name, before in buffers:
             put_back(layer, name, before)
-        for layer, known in attributes:
-            _put_back_attributes(layer, known)
+        hooked = _hooks(layers) != hooks
+        changed = [each for each, version in weights if version_of(each) != version]
+        addresses = {part.data_ptr() for each in changed for part in dense_parts(each)}
+        # What a first call does to weights for good (it divides them, or packs them) stays whole, and with it the
+        # attribute that says so.
+        stays = bool(addresses - {value.data_ptr() for value, _ in overwritten})
+        for layer, known in [] if stays else attributes:
+            _put_back_attributes(layer, known, keeps_new=hooked)
         with torch.no_grad():
+            for value, before in [] if stays else reversed(overwritten):
+                value.copy_(before)
             for each, version, before in values:
                 if each._version != version:
                     each.copy_(before)
+        overwritten.clear()
 
 
 _COLLECTIONS = (list, dict, set, deque)
@@ -436,9 +470,15 @@ def _attributes(layer: Any) -> dict[str, tuple[Any, Any]]:
     return {name: (value, content(value)) for name, value in vars(layer).items() if name not in every}
 
 
-def _put_back_attributes(layer: Any, known: Mapping[str, tuple[Any, Any]]) -> None:
+def _hooks(layers: Sequence[Any]) -> list[tuple[int, ...]]:
+    return [(*each._forward_pre_hooks, *each._forward_hooks) for each in layers]
+
+
+def _put_back_attributes(layer: Any, known: Mapping[str, tuple[Any, Any]], *, keeps_new: bool) -> None:
+    """`keeps_new`: a call has registered hooks, which stay (transformers: to collect hidden states), and with them the
+    attribute that says so."""
     torch = require("torch", "torch")
-    for name in _attributes(layer).keys() - known.keys():
+    for name in () if keeps_new else _attributes(layer).keys() - known.keys():
         del vars(layer)[name]
     for name, (value, content) in known.items():
         vars(layer)[name] = value

@@ -18,12 +18,14 @@ from loadmaster.execute.compile_backend import (
     ONE_GRAPH,
     Traced,
     compile_graph,
+    counting_numbers,
     dynamo_options,
     hooks_of_all,
     is_traced_otherwise,
     own_function,
     root_error,
     spare_zeros,
+    without_dumps,
 )
 from loadmaster.execute.session import MoveWeights, Session
 from loadmaster.execute.statics import to_device, to_host
@@ -46,7 +48,10 @@ class Calls:
         return self.as_it_is(args, kwargs) if self._is_left_out() else self._planned(args, kwargs)
 
     def _is_looked_at(self) -> bool:
-        """Whether this call is not made by a caller who wants its results, on the device."""
+        """Whether this call is not made by a caller who wants its results, on the device. Of a table of words that is a
+        part, a few rows are read where it is."""
+        if self.module is not self._whole and isinstance(self.module, require("torch", "torch").nn.Embedding):
+            return True
         return self.session.is_within or self.session.is_forked or is_traced_otherwise()
 
     def as_it_is(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -56,14 +61,14 @@ class Calls:
             return call(self.module, *args, **kwargs)
         from torch.utils._pytree import tree_map_only
 
-        where, home = session.device if session.hold_statics else torch.device("cpu"), _home(args, kwargs)
+        where, home = session.home, _home(args, kwargs)
         moved = tree_map_only(torch.Tensor, lambda each: each.to(where), (args, kwargs))
         found = call(self.module, *moved[0], **moved[1])
         return tree_map_only(torch.Tensor, lambda each: each.to(home), found)
 
     def _in_turn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         session = self.session
-        with session.turn():
+        with session.turn(), session.counting_new_graphs():
             if session.is_cuda:
                 with session.deferring():
                     return self._on_device(args, kwargs, _home(args, kwargs))
@@ -80,7 +85,7 @@ class Calls:
 
         # Weights are on the host or on the device, and graphs are traced where they are.
         while True:
-            where = session.device if session.hold_statics else torch.device("cpu")
+            where = session.home
             moved = session.bring_all((args, kwargs), where)
             session.called, before, began = Counter(), Traced.now(), clock.now()
             try:
@@ -122,17 +127,23 @@ class Calls:
         return self._compiled[hooks]
 
     def _called(self, *args: Any, **kwargs: Any) -> Any:
-        torch = require("torch", "torch")
+        torch, session = require("torch", "torch"), self.session
         try:
-            with torch._dynamo.config.patch(dynamo_options()):
+            with torch._dynamo.config.patch(dynamo_options()), counting_numbers(), without_dumps():
                 return self._function()(*args, **kwargs)
         except LoadmasterError:
             raise
+        except torch._dynamo.exc.TorchRuntimeError:
+            if session.called:
+                raise
         except Exception as error:
             ours = root_error(error)
             if ours is None:
                 raise
             raise ours from error
+        found = self.as_it_is(args, kwargs)  # of inputs that don't fit the module says so in its own words
+        session.say(f"{session.name} can't be traced with these inputs: it runs where its weights are")
+        return found
 
 
 def _backend_of(session: Session) -> Callable[..., Any]:

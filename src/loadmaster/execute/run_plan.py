@@ -16,6 +16,7 @@ from loadmaster.errors import BadProgram, LoadmasterError, NoAnswer, require
 from loadmaster.execute import own_allocator
 from loadmaster.execute.measured_cache import cache_folder
 from loadmaster.execute.op_times import write_cost_file
+from loadmaster.execute.placement import PLACEMENTS
 from loadmaster.files import replacing, special_kind, writing
 from loadmaster.machine import Machine, load_machine
 from loadmaster.machine.presets import standalone_text
@@ -181,6 +182,13 @@ def run_plan(
             object="--weights",
             number=weights,
             remedy=f"use {' or '.join(WEIGHTS)}",
+        )
+    if placement not in PLACEMENTS:
+        raise BadRequest(
+            f"--placement can't be '{placement}'",
+            object="--placement",
+            number=placement,
+            remedy=f"use {', '.join(PLACEMENTS)}",
         )
     if device != "cpu" and placement == "planned":
         own_allocator.install()  # only before CUDA is first used

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from loadmaster import clock
 from loadmaster.errors import require
 from loadmaster.execute import own_allocator
 from loadmaster.execute.calls import CallExecutor, Paused, Rows, storage_users
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 GRAIN = 2**16
 """Bytes: parts of the block are whole grains, so that tensors begin where their type may."""
+MANY_NEW_GRAPHS = 8
+"""Calls that were traced, when a user is told that they are."""
 MOST_CODE = 2**29
 """Bytes that loaded kernels may take."""
 CODE_SLACK = 2**22
@@ -161,11 +164,14 @@ class Session:
     is_trying: bool = False
     """Calls are made by `fit` itself, of which nothing is left behind."""
     overwritten: list[tuple[Any, Any]] = field(default_factory=list)
-    """Parameters and buffers that graphs have changed in those, and what they were."""
+    """Parameters and buffers that graphs have changed in those calls, and what they were."""
     state_bytes: int = 0
     """What the optimizer keeps, wherever parameters are."""
     deliver: bool = False
     """All graphs hand their results over on the device."""
+    calls_with_new_graphs: int = 0
+    """Since `fit` has tried the model."""
+    seconds_of_new_graphs: float = 0.0
     called: Counter[PlannedGraph] = field(default_factory=Counter)
     """How often the model's last call has called which graph."""
     say: Callable[[str], None] = lambda _: None
@@ -240,6 +246,22 @@ class Session:
                 yield
             finally:
                 self._caller = None
+
+    @contextmanager
+    def counting_new_graphs(self) -> Iterator[None]:
+        """Around a call of the model. Whoever gives it other sizes again and again waits for a new graph each time, and is
+        told why, once."""
+        graphs, began = len(self.graphs), clock.now()
+        yield
+        if len(self.graphs) <= graphs or self.is_trying:
+            return
+        self.calls_with_new_graphs += 1
+        self.seconds_of_new_graphs += clock.now() - began
+        if self.calls_with_new_graphs == MANY_NEW_GRAPHS:
+            self.say(
+                f"{self.name}: {MANY_NEW_GRAPHS} calls came in another size, type or mode than those before. Each of them "
+                f"was traced and planned anew, {self.seconds_of_new_graphs:.1f} s in all: pad inputs to a few sizes"
+            )
 
     @contextmanager
     def generation(self, *, keeps_caches: bool) -> Iterator[None]:
@@ -341,6 +363,11 @@ class Session:
         grown = self._library_bytes + min(max(0, loaded), MOST_CODE)
         if grown > self.grown_bytes + CODE_SLACK:
             self.grown_bytes = grown
+
+    @property
+    def home(self) -> Any:
+        """Where parameters are, and graphs are traced."""
+        return self.device if self.hold_statics else self._torch.device("cpu")
 
     @property
     def static_bytes(self) -> int:
@@ -541,21 +568,12 @@ class Session:
         """Let a tensor of the caller's have a new value; None: it has it. `anew`: in memory of its own."""
         if new is None:
             return
-        if anew:
-            old.set_(
-                new
-            )  # for good: a layer that packs its weight at its first call knows that it has done so
+        if anew:  # for good: a layer that packs its weight at its first call knows that it has done so
+            old.set_(new)
             return
         if self.is_trying:
             self.overwritten.append((old.detach(), old.detach().clone()))
         old.detach().copy_(new)
-
-    def put_back(self) -> None:
-        """What calls of `fit` itself have written over is as it was."""
-        with self._torch.no_grad():
-            while self.overwritten:
-                value, before = self.overwritten.pop()
-                value.copy_(before)
 
     def settle_share(self) -> bool:
         """A whole call was made: what the model needs is known, and with it the memory that is a share of that.
