@@ -45,7 +45,7 @@ def fresh_compiler() -> Any:
 
 def built(name: str = "Llama", **options: Any) -> Any:
     config = getattr(transformers, f"{name}Config")(
-        **TEXT, **options, pad_token_id=0, bos_token_id=1, eos_token_id=None
+        **{**TEXT, **options}, pad_token_id=0, bos_token_id=1, eos_token_id=None
     )
     torch.manual_seed(0)
     return getattr(transformers, f"{name}ForCausalLM")(config).eval()
@@ -101,6 +101,57 @@ def test_a_cache_is_handed_on_from_turn_to_turn(name: str, given: bool) -> None:
     assert len(session_of(model).graphs) <= 7, "no plan for every word"
 
 
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "window", "few places"])
+def test_prompts_of_many_lengths_have_a_few_graphs(kind: str, padded: bool) -> None:
+    """The last lengths are beyond the window, or as long as there are places."""
+    options = {"window": {"sliding_window": 40}, "few places": {"max_position_embeddings": 40}}.get(kind, {})
+    name = "Mistral" if kind == "window" else "Llama"
+    plain, model = pair(built(name, **{"max_position_embeddings": 128, **options}))
+    graphs, lengths = [], [3, 7, 12, 20, 26, 31, 32, 33, 37]
+    for length in lengths:
+        ids = words(length, 2)
+        mask = torch.ones_like(ids)
+        if padded:
+            mask[0, :2] = 0
+        asked = {"attention_mask": mask, "max_new_tokens": 3, "do_sample": False}
+        more = {"return_dict_in_generate": True, "output_logits": True}
+        mine, theirs = model.generate(ids, **asked, **more), plain.generate(ids, **asked, **more)
+        assert torch.equal(mine.sequences, theirs.sequences), length
+        for one, other in zip(mine.logits, theirs.logits, strict=True):
+            assert one.shape == other.shape and torch.allclose(one, other, atol=1e-5)
+        graphs.append(len(session_of(model).graphs))
+    short = graphs[lengths.index(26)]
+    assert short == graphs[0] == 2, "one for prompts, one for words"
+    assert graphs[-1] <= 7
+
+
+def test_prompts_are_as_they_are_where_more_behind_them_would_be_seen() -> None:
+    """In hidden states, and by layers that forget nothing."""
+    plain, model = pair(built())
+    asked = {"return_dict_in_generate": True, "output_hidden_states": True, **GREEDY}
+    mine, theirs = model.generate(words(7), **asked), plain.generate(words(7), **asked)
+    for one, other in zip(mine.hidden_states, theirs.hidden_states, strict=True):
+        for a, b in zip(one, other, strict=True):
+            assert a.shape == b.shape and torch.allclose(a, b, atol=1e-5)
+    config = transformers.Mamba2Config(
+        vocab_size=256,
+        hidden_size=32,
+        state_size=8,
+        num_hidden_layers=1,
+        num_heads=4,
+        head_dim=16,
+        n_groups=1,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=None,
+    )
+    torch.manual_seed(0)
+    plain, model = pair(transformers.Mamba2ForCausalLM(config).eval())
+    for length in (5, 9):
+        assert torch.equal(model.generate(words(length), **GREEDY), plain.generate(words(length), **GREEDY))
+
+
 @pytest.mark.parametrize("count", [1, WINDOW - 2, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW])
 @pytest.mark.parametrize("size", [WINDOW, 32])
 def test_caches_become_such_of_one_size_and_back(count: int, size: int) -> None:
@@ -130,7 +181,7 @@ def test_prompts_of_many_lengths_share_what_makes_words() -> None:
     for count, new in ((3, 4), (5, 4), (3, 9), (5, 20)):
         options = {"max_new_tokens": new, "do_sample": False}
         assert torch.equal(model.generate(words(count), **options), plain.generate(words(count), **options))
-    assert len(session_of(model).graphs) == 3, "two prompts, and one for words"
+    assert len(session_of(model).graphs) == 2, "one for prompts, and one for words"
     sizes = {rounded_up(length) for length in range(1, 4097)}
     assert all(length <= rounded_up(length) <= max(length + 31, length * 1.25) for length in range(1, 4097))
     assert len(sizes) < 40

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 from loadmaster.errors import require
 
@@ -37,8 +37,8 @@ def with_fixed_caches(model: Any) -> Callable[..., Any]:
         drafting = ("assistant_model", "prompt_lookup_num_tokens", "assistant_early_exit", "is_assistant")
         drafts = any(option(name) for name in drafting)
         # PEFT's learned prompts take none of one size.
-        prompts = getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False)
-        own = drafts or prompts or option("cache_implementation") or option("use_cache") is False
+        learned = getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False)
+        own = drafts or learned or option("cache_implementation") or option("use_cache") is False
         own = own or option("output_attentions")  # they would be as long as the cache
         fixed = not own and getattr(
             model, "_can_compile_fullgraph", getattr(model, "_supports_static_cache", False)
@@ -50,7 +50,9 @@ def with_fixed_caches(model: Any) -> Callable[..., Any]:
         repeated = beams or option("num_return_sequences") not in (None, 1)
         caches = Caches(model, convert=fixed and past is not None and not repeated)
         parts = model.fitted.with_parts(_called_by_generate(model))
-        with session.generation(keeps_caches=not beams), parts, caches.prepared():
+        inside = option("output_hidden_states") or option("output_attentions")  # they would be longer as well
+        prompts = nullcontext() if inside else padded_prompts(caches.own)
+        with session.generation(keeps_caches=not beams), parts, caches.prepared(), prompts:
             found = plain(*args, **kwargs)
         if fixed:
             caches.give_back(found)
@@ -64,14 +66,14 @@ class Caches:
 
     def __init__(self, model: Any, *, convert: bool) -> None:
         self._model, self._convert = model, convert
-        self._own: Any = next((each for each in model.modules() if _generates(each)), None)
+        self.own: Any = next((each for each in model.modules() if _generates(each)), None)
         self._past: Any = None
         self._fixed: Any = None
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
         """While transformers makes a cache, or takes the caller's."""
-        own = self._own
+        own = self.own
         plain: Any = getattr(own, "_prepare_cache_for_generation", None)
         names = inspect.signature(plain).parameters if callable(plain) else ()
         if not {"generation_config", "model_kwargs", "max_cache_length"} <= set(names):
@@ -105,8 +107,90 @@ class Caches:
             fill_growing(self._past, self._fixed)
             if fixed is not None:
                 found.past_key_values = self._past
-        elif fixed is not None and self._own is not None:
-            found.past_key_values = growing_cache(fixed, self._own.config)
+        elif fixed is not None and self.own is not None:
+            found.past_key_values = growing_cache(fixed, self.own.config)
+
+
+_TEXT = frozenset(
+    ("attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep", "return_dict")
+)
+"""All that a model is given with a prompt of words alone."""
+
+
+@contextmanager
+def padded_prompts(own: Any) -> Iterator[None]:
+    """While a model reads prompts: behind each come so many words more that there is a graph for a few lengths, not for
+    every one. No word sees those that come later, and the cache forgets them."""
+    plain: Any = getattr(own, "_prefill", None)
+    names = inspect.signature(plain).parameters if callable(plain) else ()
+    if list(names)[:3] != ["input_ids", "generation_config", "model_kwargs"]:
+        yield
+        return
+
+    def read(input_ids: Any, generation_config: Any, model_kwargs: dict[str, Any], **options: Any) -> Any:
+        prompt = _prompt(input_ids, model_kwargs, own.config)
+        if prompt is None or getattr(generation_config, "prefill_chunk_size", None) is not None:
+            return plain(input_ids, generation_config, model_kwargs, **options)
+        words, given = _with_more(input_ids, model_kwargs, prompt)
+        found = plain(words, generation_config, given, **options)
+        if found.logits.shape[1] == prompt.new + prompt.more:
+            found.logits = found.logits[:, : prompt.new]
+        for layer in model_kwargs["past_key_values"].layers:
+            _count(layer, prompt.past + prompt.new)
+        return found
+
+    own._prefill = read
+    try:
+        yield
+    finally:
+        del own._prefill
+
+
+class _Prompt(NamedTuple):
+    """How many words a cache has seen, how many are read now, and how many come behind those."""
+
+    past: int
+    new: int
+    more: int
+
+
+def _prompt(input_ids: Any, given: Mapping[str, Any], config: Any) -> _Prompt | None:
+    """None: there is something else than words, a layer that forgets nothing, or no room behind them."""
+    from transformers import cache_utils as kinds
+
+    cache: Any = given.get("past_key_values")
+    mask = given.get("attention_mask")
+    plain = set(given) <= _TEXT and input_ids.ndim == 2 and (mask is None or mask.ndim == 2)
+    forgetful = (kinds.StaticLayer, kinds.StaticSlidingWindowLayer)
+    if not plain or type(cache) is not kinds.StaticCache:
+        return None
+    if any(type(each) not in forgetful or not hasattr(each, "cumulative_length") for each in cache.layers):
+        return None
+    past, length = int(cache.get_seq_length()), int(input_ids.shape[1])
+    if past and mask is None:
+        return None  # whether those are all words or the new ones alone is not known
+    new = length - past if mask is None or mask.shape[1] == length else length
+    most = [each.max_cache_len for each in cache.layers]  # what a window has lost does not come back
+    most += [getattr(config.get_text_config(decoder=True), "max_position_embeddings", None) or most[0]]
+    more = min(rounded_up(new), min(most) - past) - new
+    return _Prompt(past, new, more) if new > 1 and more > 0 else None
+
+
+def _with_more(input_ids: Any, given: Mapping[str, Any], prompt: _Prompt) -> tuple[Any, dict[str, Any]]:
+    """Words, and what comes with them, with more behind."""
+    torch, found = require("torch", "torch"), dict(given)
+
+    def longer(value: Any, last: Any) -> Any:
+        return torch.cat([value, last.expand(*value.shape[:-1], prompt.more)], -1)
+
+    mask, places, keep = (given.get(name) for name in ("attention_mask", "position_ids", "logits_to_keep"))
+    if mask is not None:
+        found["attention_mask"] = longer(mask, torch.zeros_like(mask[..., -1:]))
+    if places is not None:
+        found["position_ids"] = longer(places, places[..., -1:])
+    if isinstance(keep, int) and keep:
+        found["logits_to_keep"] = torch.arange(prompt.new - keep, prompt.new, device=input_ids.device)
+    return longer(input_ids, input_ids[..., -1:]), found
 
 
 def rounded_up(length: int) -> int:
@@ -155,9 +239,14 @@ def _fill(fixed: Any, layer: Any, count: int, device: Any) -> None:
     begin = 0 if count < fixed.max_cache_len else fixed.max_cache_len - there
     fixed.keys.narrow(-2, begin, there).copy_(keys)
     fixed.values.narrow(-2, begin, there).copy_(values)
-    fixed.cumulative_length.fill_(count)
-    if hasattr(fixed, "cumulative_length_int"):
-        fixed.cumulative_length_int = count
+    _count(fixed, count)
+
+
+def _count(layer: Any, seen: int) -> None:
+    """Let a layer of one size have seen so many words."""
+    layer.cumulative_length.fill_(seen)
+    if hasattr(layer, "cumulative_length_int"):
+        layer.cumulative_length_int = seen
 
 
 def growing_cache(fixed: Any, config: Any) -> Any:
