@@ -27,6 +27,7 @@ from loadmaster.program.importers.torch.graph import (
     is_random,
     op_name,
     tidy,
+    writes,
 )
 from loadmaster.program.importers.torch.joined import (
     join_in_place,
@@ -226,18 +227,19 @@ def _join_calls(graph: Any) -> None:
 def _as_results(graph: Any, forward_outputs: int | None) -> tuple[list[str], set[str]]:
     """Let the forward call return what it would write over its inputs, or put in their place; gives the names of all of
     them, and of the latter."""
-    torch = require("torch", "torch")
     output = next(node for node in reversed(graph.nodes) if node.op == "output")
     found: dict[str, Any] = {}
     replaced: set[str] = set()
-    sets = torch.ops.aten.set_.source_Tensor
+    # `tensor.data = …`, before and since PyTorch 2.15.
+    sets = ("aten.set_.source_Tensor", "aten.shallow_copy_data_.default")
     for node in list(graph.nodes):
-        changes = node.op == "call_function" and (op_name(node.target) == "copy_" or node.target == sets)
+        is_set = node.op == "call_function" and str(node.target) in sets
+        changes = is_set or (node.op == "call_function" and op_name(node.target) == "copy_")
         if not changes or node.args[0].op != "placeholder":
             continue
         target, value = node.args[:2]
         found[target.name] = value
-        if node.target == sets:
+        if is_set:
             replaced.add(target.name)
         node.replace_all_uses_with(value)
         graph.erase_node(node)
@@ -331,9 +333,10 @@ def _lift_constants(module: Any, graph: Any) -> dict[str, Any]:
 
 
 def _drop_same(graph: Any) -> None:
-    """Take out calls that give their own argument back, as `type_as` does for a tensor of that type."""
+    """Take out calls that give their own argument back, as `type_as` does for a tensor of that type. One that writes
+    over it does something all the same: `tidy` refuses it."""
     for node in list(graph.nodes):
-        if node.op != "call_function":
+        if node.op != "call_function" or writes(node):
             continue
         value = node.meta.get("val")
         if not hasattr(value, "untyped_storage"):

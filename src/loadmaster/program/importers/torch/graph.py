@@ -340,8 +340,7 @@ def tidy(traced: Traced, name: str) -> None:
             _relative(node)
     for node in reversed(list(graph.nodes)):
         tensor = node.op == "output" or (node.op == "placeholder" and node.name in given)
-        writes = node.op == "call_function" and any(alias.is_write for alias in _aliases(node))
-        if not tensor and not node.users and not writes:  # those are refused
+        if not tensor and not node.users and not writes(node):  # those are refused
             graph.erase_node(node)
     for node in graph.nodes:
         known = node.op in ("placeholder", "output") or is_getitem(node)
@@ -355,7 +354,7 @@ def tidy(traced: Traced, name: str) -> None:
                 number=node.name,
                 remedy="write that part with plain tensor ops",
             )
-        if any(alias.is_write for alias in _aliases(node)):
+        if writes(node):
             raise BadProgram(
                 f"'{name}' has '{node.target}', which writes over its argument",
                 object=name,
@@ -371,9 +370,11 @@ def _relative(node: Any) -> None:
         node.args = (source, size, stride)
 
 
-def _aliases(node: Any) -> list[Any]:
+def writes(node: Any) -> bool:
+    """Whether a call writes over an argument of its own."""
     arguments = node.target._schema.arguments if hasattr(node.target, "_schema") else []
-    return [argument.alias_info for argument in arguments if argument.alias_info is not None]
+    aliases = (argument.alias_info for argument in arguments)
+    return any(alias is not None and alias.is_write for alias in aliases)
 
 
 def emit(graph: Graph, name: str, *, strict: bool = False, fixed: bool = False) -> Program:
