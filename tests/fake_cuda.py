@@ -103,6 +103,9 @@ class FakeCuda:
             "get_device_properties": lambda device: properties,
         }.items():
             patch.setattr(torch.cuda, name, value)
+        for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
+            # Optimizers would look whether the real device captures a graph, where PyTorch is built for one.
+            patch.setattr(torch.optim.Optimizer, name, lambda optimizer: None, raising=False)
         real = CudaBackend.__init__
 
         def on_cpu(backend: Any, device: Any) -> None:

@@ -256,6 +256,7 @@ def own_function(self: Any) -> Callable[..., Any]:
 
     code = call.__code__.replace(co_name="fitted_call")
     own = {name: globals()[name] for name in ("__builtins__", "__name__")}
+    own["torch"] = require("torch", "torch")  # what Dynamo makes of it names that, before PyTorch 2.7
     return types.FunctionType(code, own, "fitted_call", None, call.__closure__)
 
 
@@ -263,9 +264,11 @@ def is_traced_otherwise() -> bool:
     """Whether somebody looks at the calls that are made who takes no compiled function: `torch.jit.trace` or `torch.fx`,
     the transforms of `torch.func`, derivatives that go forward, a mode of tensors without data."""
     torch = require("torch", "torch")
+    fx = torch.fx._symbolic_trace
+    is_fx = getattr(fx, "is_fx_symbolic_tracing", fx.is_fx_tracing)  # the latter before PyTorch 2.9
     return bool(
         torch.jit.is_tracing()
-        or torch.fx._symbolic_trace.is_fx_symbolic_tracing()
+        or is_fx()
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch.autograd.forward_ad._current_level >= 0
         or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
@@ -337,20 +340,25 @@ def dynamo_options() -> dict[str, Any]:
     """How Dynamo looks at a fitted model: recurrent layers are ops, hooks that a user registers later are followed as
     well, and a message that a layer logs is left out rather than that it breaks the graph in two."""
     torch = require("torch", "torch")
+    # Lengths of sequences are numbers that a graph does not have. Before PyTorch 2.13 the tracer ends there in an error.
+    torch._dynamo.disallow_in_graph(torch._VF._pad_packed_sequence)
     names = [
         name for name in dir(logging.Logger) if name.startswith(("debug", "info", "warn", "error", "log"))
     ]
     logged = _Functions(
         getattr(logging.Logger, name) for name in names
     )  # with those that libraries have added
-    logged.update(torch._dynamo.config.ignore_logging_functions)
-    return {
+    logged.update(getattr(torch._dynamo.config, "ignore_logging_functions", ()))
+    options = {
         "allow_rnn": True,
         "recompile_limit": _RECOMPILES,
         "run_gc_after_compile": False,  # half a second of the first answer; Python's own collector comes soon enough
         "skip_nnmodule_hook_guards": False,
-        "ignore_logging_functions": logged,
+        "ignore_logging_functions": logged,  # since PyTorch 2.8
     }
+    if not hasattr(torch._dynamo.config, "recompile_limit"):  # its name before PyTorch 2.7
+        options["cache_size_limit"] = _RECOMPILES
+    return {name: value for name, value in options.items() if hasattr(torch._dynamo.config, name)}
 
 
 _COUNTERS = (r".*\.cumulative_length_int$",)

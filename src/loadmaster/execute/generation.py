@@ -204,7 +204,8 @@ def fixed_cache(past: Any, size: int, config: Any, device: Any) -> Any:
     torch = require("torch", "torch")
     from transformers import cache_utils as kinds
 
-    if type(past) is not kinds.DynamicCache or past.offloading:
+    counts = hasattr(kinds.StaticLayer(1), "cumulative_length")  # since transformers 5
+    if type(past) is not kinds.DynamicCache or past.offloading or not counts:
         return None
     config = config.get_text_config(decoder=True)
     if not past.layers:
@@ -233,13 +234,19 @@ def fixed_cache(past: Any, size: int, config: Any, device: Any) -> Any:
 def _fill(fixed: Any, layer: Any, count: int, device: Any) -> None:
     """Put what a layer that grows has seen into one of one size."""
     keys, values = layer.keys.to(device), layer.values.to(device)
-    fixed.lazy_initialization(keys, values)
+    _initialize(fixed, keys, values)
     there = keys.shape[-2]
     # A window that is full has its last words at its end.
     begin = 0 if count < fixed.max_cache_len else fixed.max_cache_len - there
     fixed.keys.narrow(-2, begin, there).copy_(keys)
     fixed.values.narrow(-2, begin, there).copy_(values)
     _count(fixed, count)
+
+
+def _initialize(layer: Any, keys: Any, values: Any) -> None:
+    """Let a layer make its tensors for such; before transformers 5 it asks for keys alone."""
+    names = inspect.signature(layer.lazy_initialization).parameters
+    layer.lazy_initialization(*(keys, values)[: len(names)])
 
 
 def _count(layer: Any, seen: int) -> None:
@@ -288,7 +295,7 @@ def _grow(layer: Any, fixed: Any) -> None:
     keys = fixed.keys.narrow(-2, there - kept, kept).to(device, copy=True)
     values = fixed.values.narrow(-2, there - kept, kept).to(device, copy=True)
     if not layer.is_initialized:
-        layer.lazy_initialization(keys, values)
+        _initialize(layer, keys, values)
     layer.keys, layer.values = keys, values
     if hasattr(layer, "cumulative_length"):
         layer.cumulative_length = count

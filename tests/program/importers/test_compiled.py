@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 
 import loadmaster  # noqa: E402
 from fit_cases import prepared_graph  # noqa: E402
+from loadmaster.errors import BadProgram  # noqa: E402
 from loadmaster.execute import graphs  # noqa: E402
 from loadmaster.offload.model import Kernels  # noqa: E402
 from loadmaster.program.importers.torch import joined  # noqa: E402
@@ -87,6 +88,18 @@ def test_calls_that_give_their_argument_back_are_taken_out() -> None:
         return (x.type_as(x).to(x.dtype) + 1).expand(4, 8) * 2
 
     assert targets(prepared_graph(call, torch.randn(4, 8))) == ["add_mul"]
+
+
+def test_a_call_that_writes_over_its_argument_is_never_taken_out() -> None:
+    """It gives its argument back as well; a version of PyTorch may have one that is not known here."""
+    traced = torch.fx.symbolic_trace(lambda x: (torch.ops.aten.relu_.default(x), x + 1)[1:])
+    with torch._subclasses.FakeTensorMode() as fake:
+        value = fake.from_tensor(torch.ones(4))
+        for node in traced.graph.nodes:
+            node.target = torch.ops.aten.add.Tensor if op_name(node.target) == "add" else node.target
+            node.meta["val"] = value if node.op != "output" else None
+    with pytest.raises(BadProgram, match=r"'it' has 'aten.relu_.default', which writes over its argument"):
+        prepare(traced, None, 1, "it")
 
 
 def test_tensors_beside_the_graph_become_constants() -> None:

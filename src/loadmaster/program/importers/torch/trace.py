@@ -166,7 +166,7 @@ def trace_step(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name
     type_statistics(graph)
     results = _results(graph, signature, flat)
     given = _training_inputs(graph, signature, flat)
-    traced = Traced(graph, given, results, _lift_constants(joint, given))
+    traced = Traced(graph, given, results, _lift_constants(joint, given, _fake_mode(flat)))
     traced.backward |= scopes.finish(graph)
     tidy(traced, name)
     return traced
@@ -278,7 +278,7 @@ def _training_inputs(graph: Any, signature: Any, flat: _Flat) -> list[Given]:
     return given
 
 
-def _lift_constants(joint: Any, given: list[Given]) -> dict[str, Any]:
+def _lift_constants(joint: Any, given: list[Given], fake: Any) -> dict[str, Any]:
     """Let tensors that the module's code made while it was traced, as `torch.tensor(0.5)`, be weights."""
     graph = joint.graph
     constants: dict[str, Any] = {}
@@ -291,8 +291,9 @@ def _lift_constants(joint: Any, given: list[Given]) -> dict[str, Any]:
         if source not in nodes:
             with graph.inserting_after(last):
                 nodes[source] = last = graph.placeholder(source)
-            last.meta["val"] = node.meta["val"]
             constants[source] = getattr(joint, source)
+            known = node.meta.get("val")  # not before PyTorch 2.7
+            last.meta["val"] = fake.from_tensor(constants[source]) if known is None else known
             given.append(Given(last.name, TensorKind.WEIGHT, source))
         node.replace_all_uses_with(nodes[source])
         graph.erase_node(node)
