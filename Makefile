@@ -1,5 +1,6 @@
 # make demo: three scenes in two minutes, and a page of them.   make test: run every check.
 # Parts of it: lint types sanitize, and of the tests: unit (to run all the time), sweeps, commands, peers, agents.
+# make torch VERSION=2.15.0: the tests that need PyTorch, with another version of it.
 # make docs: the site, in build/site.   make coverage: which lines the tests of PART (by default unit) run.   make fuzz MINUTES=5: hostile inputs for every reader.
 # All set everything up by themselves in .venv and do nothing twice.
 PYTHON ?= python3
@@ -13,10 +14,11 @@ TORCH := torch==2.13.0
 JOBS ?= 2
 MINUTES ?= 5
 PART ?= unit
+VERSION ?= 2.15.0
 # Neighbours stay in one process as long as they can: they share what they trace and compile.
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=25 --durations-min=1
 
-.PHONY: demo docs test format lint types sanitize pytest unit sweeps commands peers agents coverage hooks fuzz bench clean
+.PHONY: demo docs test format lint types sanitize pytest unit sweeps commands peers agents torch coverage hooks fuzz bench clean
 
 demo: .venv/.demo
 	$(BIN)/loadmaster demo
@@ -78,6 +80,19 @@ pytest: .venv/.dev .venv/.torch
 # tests/conftest.py says which test belongs to which part.
 unit sweeps commands peers agents: .venv/.dev .venv/.torch
 	$(PYTEST) -m $@
+
+# What has to do with PyTorch, with another version of it (2.11 or later; '*' is the newest) in an environment of its own: pip may bring CUDA's packages.
+OTHER := build/torch-$(subst *,newest,$(VERSION))
+
+torch: $(OTHER)/.torch
+	OMP_NUM_THREADS=1 $(OTHER)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/execute tests/program/importers \
+	  --ignore-glob '*jax*'
+
+$(OTHER)/.torch: pyproject.toml $(SOURCES)
+	$(PYTHON) -m venv $(OTHER)
+	$(OTHER)/bin/pip install -q 'torch==$(VERSION)' 'transformers>=5,<6' hypothesis pytest pytest-xdist
+	MAKEFLAGS= $(OTHER)/bin/pip install -q -C build-dir=$(OTHER)/core '.[exact,onnx,tflite]'
+	@touch $@
 
 coverage: .venv/.dev .venv/.torch
 	$(PYTEST) -m $(PART) --cov --cov-report=term --cov-report=html:build/coverage

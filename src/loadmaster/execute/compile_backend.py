@@ -10,10 +10,12 @@ results there are.
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import logging
 import random
 import types
+import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -340,8 +342,7 @@ def dynamo_options() -> dict[str, Any]:
     """How Dynamo looks at a fitted model: recurrent layers are ops, hooks that a user registers later are followed as
     well, and a message that a layer logs is left out rather than that it breaks the graph in two."""
     torch = require("torch", "torch")
-    # Lengths of sequences are numbers that a graph does not have. Before PyTorch 2.13 the tracer ends there in an error.
-    torch._dynamo.disallow_in_graph(torch._VF._pad_packed_sequence)
+    _break_at_packed()
     names = [
         name for name in dir(logging.Logger) if name.startswith(("debug", "info", "warn", "error", "log"))
     ]
@@ -359,6 +360,16 @@ def dynamo_options() -> dict[str, Any]:
     if not hasattr(torch._dynamo.config, "recompile_limit"):  # its name before PyTorch 2.7
         options["cache_size_limit"] = _RECOMPILES
     return {name: value for name, value in options.items() if hasattr(torch._dynamo.config, name)}
+
+
+@functools.cache
+def _break_at_packed() -> None:
+    """Lengths of packed sequences are numbers that a graph does not have. Before PyTorch 2.13 its tracer does not see
+    that, and ends in an error."""
+    torch = require("torch", "torch")
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
+        torch._dynamo.disallow_in_graph(torch._VF._pad_packed_sequence)
+        warnings.filterwarnings("ignore", "Dynamo does not know .*_pad_packed_sequence", UserWarning)
 
 
 _COUNTERS = (r".*\.cumulative_length_int$",)
