@@ -28,6 +28,7 @@ from loadmaster.execute import own_allocator
 from loadmaster.execute.compile_backend import (
     break_reasons,
     compile_graph,
+    innermost,
     leaving_nothing,
     without_collection,
 )
@@ -50,6 +51,8 @@ from loadmaster.units import PICOSECONDS, show_bytes, show_time
 
 WEIGHTS = ("auto", "host", "device")
 SEARCH_SECONDS = 20.0
+_MENTIONED = 0.01
+"""Share of the weights that may be in no graph without a word."""
 
 
 class Fitted(Calls):
@@ -61,6 +64,8 @@ class Fitted(Calls):
         self.seconds: dict[str, float] = {}
         self.hook: Any = None
         """Of `state_dict`."""
+        self.fit_again: Callable[[], Any] = lambda: None
+        """After a refused `fit` of the same module: let this one's options hold again."""
         self._parts: dict[Any, Calls] = {}
         self.release = weakref.finalize(module, _release, session)
         self.release.atexit = False  # nothing to free then, and no thread to do it
@@ -68,7 +73,8 @@ class Fitted(Calls):
     @contextmanager
     def with_parts(self, parts: Iterable[Any]) -> Iterator[None]:
         """Let calls of these parts of the module alone go through its plans as well."""
-        parts = [each for each in parts if each._compiled_call_impl is None]
+        before = {each: each._compiled_call_impl for each in parts}
+        parts = [each for each, call in before.items() if call is None or each in self._apart]
         for each in parts:
             if each not in self._parts:
                 self._parts[each] = Calls(each, self.session, self.module)
@@ -77,7 +83,7 @@ class Fitted(Calls):
             yield
         finally:
             for each in parts:
-                vars(each).pop("_compiled_call_impl", None)
+                vars(each)["_compiled_call_impl"] = before[each]
 
     @property
     def report(self) -> Mapping[str, Any]:
@@ -173,6 +179,10 @@ def fit(
     positional, named = _as_args(args)
     _check_type("kwargs", kwargs, (Mapping, type(None)), "example inputs by name")
     named |= dict(kwargs or {})
+    for name in named:
+        _check_type(
+            "an input's name", name, (str,), "inputs by name, or a tuple of what the module is called with"
+        )
     _check(model, (positional, named), optimizer)
     if weights not in WEIGHTS:
         raise BadMachine(
@@ -193,7 +203,8 @@ def fit(
         cache=cache,
         quiet=quiet,
     )
-    if isinstance(getattr(model, "fitted", None), Fitted):
+    earlier = getattr(model, "fitted", None)
+    if isinstance(earlier, Fitted):
         _detach(model)
     if session.is_cuda:
         session.on_thread(unlock_left)
@@ -211,18 +222,37 @@ def fit(
             _try_once(fitted, positional, named)
         except BaseException:
             _detach(model)  # it is as it was
+            if isinstance(earlier, Fitted):
+                earlier.fit_again()
             raise
+        reason = next(iter(break_reasons() - known), "")
+        why = f" ({reason}; TORCH_LOGS=graph_breaks says where)" if reason else ""
         if not session.graphs:
-            reason = next(iter(break_reasons() - known), "")
+            session.say(f"no op of {session.name} could be traced: it runs on the CPU, as it is{why}")
+        elif reason and session.unread_bytes > session.static_bytes * _MENTIONED:
             session.say(
-                f"no op of {session.name} could be traced: it runs on the CPU, as it is"
-                + (f" ({reason}; TORCH_LOGS=graph_breaks says where)" if reason else "")
+                f"{show_bytes(session.unread_bytes)} of the {show_bytes(session.static_bytes)} of weights of "
+                f"{session.name} are in no graph: those layers run where the weights are, or not at all{why}"
             )
     if optimizer is not None and session.hold_statics and session.is_cuda:
         fuse(optimizer)
     elif optimizer is not None:
         _stream(fitted, optimizer)
     session.wait_for_begun()
+    here = weakref.ref(model)  # whoever keeps what stands behind a module keeps no module
+    fitted.fit_again = lambda: fit(
+        here(),
+        memory=memory if session.memory is None else session.memory,
+        device=device,
+        optimizer=optimizer,
+        weights=weights,
+        machine=machine,
+        search=search,
+        background=background,
+        measure=measure,
+        cache=cache,
+        quiet=quiet,
+    )
     fitted.seconds["fit"] = clock.now() - began
     for graph in session.graphs:
         session.say(_line(graph.report()))
@@ -240,7 +270,21 @@ def backend(
 
     Options are those of `fit`: memory, device, machine, search, background, measure, cache, quiet.
     """
+    try:
+        return _backend(module, inputs, options)
+    except LoadmasterError as error:
+        refused = error
+
+    def refuse(*_: Any) -> Any:
+        """What is raised here reaches the caller; from a backend it would come as an error of PyTorch's compiler."""
+        raise refused.with_traceback(None)
+
+    return refuse
+
+
+def _backend(module: Any, inputs: Sequence[Any], options: Mapping[str, Any] | None) -> Callable[..., Any]:
     torch = require("torch", "torch")
+    _check_type("options", options, (Mapping, type(None)), 'options={"memory": "12GiB"}')
     chosen = dict(options or {})
     if "memory" not in chosen:
         raise BadMachine(
@@ -450,7 +494,7 @@ def _device(name: str | None) -> Any:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         device = None
     if device is None or device.type not in ("cuda", "cpu"):
         raise BadMachine(
@@ -561,6 +605,8 @@ def _detach(model: Any) -> None:
     fitted, session = model.fitted, model.fitted.session
     session.on_thread(session.write_back)
     fitted.hook.remove()
+    for each in (fitted, *fitted._parts.values()):
+        each.join()
     for name in _OWN:
         vars(model).pop(name, None)
     if fitted.streamed is not None:
@@ -589,9 +635,10 @@ def _release(session: Session) -> None:
 def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """One forward pass that leaves nothing behind, no random numbers drawn either."""
     torch, model, session = require("torch", "torch"), fitted.module, fitted.session
-    from torch.utils._pytree import tree_map
+    from torch.utils._pytree import tree_leaves, tree_map
 
-    training = model.training and any(each.requires_grad for each in model.parameters())
+    given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+    training = model.training and any(each.requires_grad for each in (*model.parameters(), *given))
 
     def own(each: Any) -> Any:
         return copy.copy(each) if isinstance(each, Mapping) else each  # modules may write into it
@@ -607,6 +654,8 @@ def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         with torch.set_grad_enabled(training), without_collection(), undone:
             try:
                 call(fitted)
+                if fitted.is_apart:  # what is traced by itself has not been called yet
+                    call(fitted)
                 if shared:  # now in the share of what it took
                     call(fitted)
             except LoadmasterError:
@@ -619,9 +668,11 @@ def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
                     call(lambda *args, **kwargs: fitted.as_it_is(args, kwargs))
                 except Exception:
                     raise error from None
+                cause = innermost(error)
+                said = str(cause).strip().splitlines() or [""]
                 raise BadMachine(
-                    f"'{session.name}' works as it is, and PyTorch's compiler fails with {type(error).__name__}: "
-                    f"{str(error).strip().splitlines()[0][:200] if str(error).strip() else ''}",
+                    f"'{session.name}' can be called as it is, and PyTorch's compiler fails with "
+                    f"{type(cause).__name__}: {said[0][:200]}",
                     object=session.name,
                     remedy="leave it unfitted, or put torch.compiler.disable on what can't be compiled",
                 ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -204,10 +205,16 @@ def test_a_message_breaks_no_graph() -> None:
 
 
 def test_a_model_in_which_no_graph_is_found_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    class Loop(Stack):
+    class Loop(nn.Module):
+        """Its weights are nobody's but its own, and it ends graphs in a loop."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = nn.ParameterList(torch.randn(WIDTH, WIDTH) for _ in range(3))
+
         def forward(self, x: Any) -> Any:
-            for layer in self.layers:
-                x = layer(x)
+            for weight in self.weights:
+                x = x @ weight
                 torch._dynamo.graph_break()
             return x
 
@@ -836,3 +843,86 @@ def test_a_loss_in_the_module_and_labels_beside_inputs(monkeypatch: pytest.Monke
         )
         assert same(gradients(model), gradients(plain))
     assert came[-3:] == [1, 2, 1]  # no zeros for scores that no loss depends on
+
+
+@pytest.mark.parametrize("memory", ["100%", "80%", "50%", "45%"])
+def test_results_can_be_written_over(memory: str) -> None:
+    """As a trainer does that scales a loss, whatever of the model lies on the host."""
+
+    class Early(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.rest = nn.Linear(WIDTH, WIDTH), Stack(3)
+
+        def forward(self, x: Any) -> Any:
+            hidden = self.first(x)
+            return hidden.square().mean(), self.rest(hidden), self.rest(x).bfloat16().float()
+
+    def gradients_of(model: Any) -> list[Any]:
+        loss, found, rounded = model(rows())
+        kept = found.exp()  # has it for its derivative
+        loss *= 0.5
+        rounded.add_(1)
+        assert not any(each._is_view() for each in (loss, found, rounded))
+        (loss + kept.sum() + rounded.square().mean()).backward()
+        return [each.grad.detach_() for each in model.parameters()]
+
+    plain, model = pair(Early, rows(), memory=memory)
+    for _ in range(2):
+        for ours, wanted in zip(gradients_of(model), gradients_of(plain), strict=True):
+            assert same(ours, wanted)
+
+
+def test_a_refused_fit_leaves_the_earlier_one() -> None:
+    plain, model = pair(Stack, rows(), memory="16MiB")
+    first = model.fitted
+    for wrong in ({"memory": "1KiB"}, {"memory": "plenty"}, {"memory": "1MiB", "device": ["cpu"]}):
+        with pytest.raises(LoadmasterError):
+            loadmaster.fit(model, rows(), **{**QUICK, **wrong})
+    assert same(model(rows()), plain(rows()))
+    assert session_of(model).memory == 16 * 2**20 and session_of(model).graphs
+    assert first is not model.fitted, "its plans were given up for the second"
+
+
+def test_a_model_without_weights_is_planned_for_gradients_of_its_inputs() -> None:
+    plain, model = pair(
+        lambda: nn.Sequential(nn.Tanh(), nn.Softmax(-1)), rows().requires_grad_(), training=True
+    )
+    x, other = rows().requires_grad_(), rows().requires_grad_()
+    model(x).square().sum().backward()
+    plain(other).square().sum().backward()
+    assert same(x.grad, other.grad) and len(session_of(model).graphs) == 1
+
+
+def test_what_a_compiler_fails_on_is_said() -> None:
+    class Overwriting(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            return torch.relu(super().forward(x)).mul_(2)
+
+    with pytest.raises(LoadmasterError, match="modified by an inplace operation"):
+        fitted(Overwriting(WIDTH, WIDTH), rows())
+
+
+def test_where_no_plan_is_found_the_error_says_how_much_will_do() -> None:
+    class Folded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 8, 3, padding=1)
+            self.norm = nn.BatchNorm2d(16)
+
+        def forward(self, x: Any) -> Any:
+            found = nn.functional.unfold(torch.relu(self.norm(self.first(x))), 3, padding=1)
+            return self.last(nn.functional.fold(found, (16, 16), 3, padding=1))
+
+    x = torch.randn(4, 3, 16, 16)
+    with pytest.raises(LoadmasterError, match="no plan was found for 'Folded'") as error:
+        fitted(Folded(), x, memory="640KiB")
+    enough = re.search(r'give memory="(\d+KiB)" or more', str(error.value))
+    assert enough
+    assert session_of(fitted(Folded(), x, memory=enough[1])).graphs
+
+
+@pytest.mark.parametrize("given", [{1: torch.ones(2)}, 3])
+def test_inputs_of_no_kind_are_refused(given: Any) -> None:
+    with pytest.raises(LoadmasterError, match="input"):
+        loadmaster.fit(nn.Linear(2, 2), given, memory="1MiB", device="cpu")

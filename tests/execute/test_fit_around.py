@@ -389,3 +389,68 @@ def test_generations_of_several_threads_come_one_after_another() -> None:
     assert free == [False]
     meanwhile()
     assert free == [False, True]
+
+
+class Looking(nn.Linear):
+    """Ends a graph, as it looks at a number."""
+
+    def forward(self, x: Any) -> Any:
+        found = super().forward(x)
+        return found * 2 if found.abs().max().item() > 100 else found
+
+
+def _ended_inside() -> Any:
+    layers = [nn.Linear(WIDTH, WIDTH) for _ in range(4)]
+    return nn.Sequential(*layers[:2], Looking(WIDTH, WIDTH), *layers[2:])
+
+
+def _hooked() -> Any:
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3)])
+    model[1].register_full_backward_hook(lambda *_: None)
+    return model
+
+
+class Sequences(nn.Module):
+    """PyTorch's own transformer looks whether a mask hides what comes later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole = nn.Transformer(WIDTH, 4, 2, 2, WIDTH, dropout=0.0, batch_first=True)
+
+    def forward(self, x: Any) -> Any:
+        words = x[None]
+        mask = nn.Transformer.generate_square_subsequent_mask(words.shape[1])
+        return self.whole(words, words, tgt_mask=mask)
+
+
+@pytest.mark.parametrize("make", [_ended_inside, _hooked, Sequences])
+def test_layers_around_what_ends_a_graph_have_graphs_of_their_own(make: Callable[[], Any]) -> None:
+    plain, model = pair(make, rows(), training=True)
+    session = session_of(model)
+    assert session.memory is not None and not session.unread_bytes
+    for seed in (1, 2):
+        assert same(step(model, rows(seed=seed)), step(plain, rows(seed=seed)))
+        assert same(gradients(model), gradients(plain))
+    twin = copy.deepcopy(model)
+    assert not any("_compiled_call_impl" in vars(layer) for layer in twin.modules())
+    fitted(model, rows(), memory="16MiB")
+    assert same(step(model, rows()), step(plain, rows()))
+
+
+def test_what_is_in_no_graph_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    class Tables(nn.Module):
+        """The last weight is read between two graphs."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.table = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.randn(WIDTH, WIDTH))
+
+        def forward(self, x: Any) -> Any:
+            found = self.first(x)
+            torch._dynamo.graph_break()
+            return by_hand(found, self.table)
+
+    by_hand = torch.compiler.disable(lambda x, table: x @ table)
+    plain, model = pair(Tables, rows(), quiet=False)
+    assert same(model(rows()), plain(rows()))
+    assert "64.00 KiB of the 128.50 KiB of weights of Tables are in no graph" in capsys.readouterr().err

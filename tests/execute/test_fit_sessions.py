@@ -495,14 +495,21 @@ def test_a_backend_of_torch_compile(by: str) -> None:
     assert len({id(session) for given, session in torch_fit._SESSIONS.values()}) >= 1
 
 
-def test_a_backend_that_does_not_know_its_memory_says_so() -> None:
-    from torch._dynamo.exc import BackendCompilerFailed
-
-    model = torch.compile(Stack(1), backend=torch_fit.backend)
-    with pytest.raises(BackendCompilerFailed, match="does not know how much memory it may take") as error:
-        model(rows())
-    assert isinstance(error.value.inner_exception, LoadmasterError)
-    assert 'options={"memory": "12GiB"}' in str(error.value)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (None, 'give options={"memory": "12GiB"}'),
+        ({"memory": "plenty"}, "memory can't be 'plenty'"),
+        ({"memory": "1MiB", "speed": 3}, "has no option 'speed'"),
+        ({"memory": "1KiB", **QUICK}, "can't run in 1.00 KiB"),
+        ([1], "options can't be"),
+    ],
+)
+def test_what_the_backend_refuses_comes_as_an_error_of_ours(options: Any, said: str) -> None:
+    model = torch.compile(Stack(1), backend=torch_fit.backend, options=options)
+    for _ in range(2):
+        with pytest.raises(LoadmasterError, match=said):
+            model(rows())
 
 
 def test_errors_behind_the_compilers_are_found() -> None:

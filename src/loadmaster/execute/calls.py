@@ -68,6 +68,17 @@ class Rows:
         self._memory = HostMemory(self._memory.pinned)
 
 
+def base_free(tensor: Any) -> Any:
+    """The same memory as a tensor that is no view: autograd lets nobody write over views that a function made, and
+    what is written over one would count as a change of all that lies in the memory of the plan."""
+    if tensor.is_conj() or tensor.is_neg():
+        return tensor.detach()
+    if not tensor._is_view():
+        return tensor
+    found = tensor.new_empty(0)
+    return found.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
 def storage_users(tensor: Any) -> int:
     """How many tensors look at its storage, by PyTorch's own count."""
     torch = require("torch", "torch")
@@ -625,16 +636,16 @@ class CallExecutor(Executor):
                 found.append(None)
             elif number in self._sinks:
                 value = self._walk.targets[self._sinks[number]]
-                found.append(value.view_as(value) if fixed else value)
+                found.append(base_free(value.detach()) if fixed else value)
                 self._walk.targets[self._sinks[number]] = None
             elif not result.node:
                 found.append(None)
             elif result.stays:
-                found.append(self._lent(leaf, lent))
+                found.append(base_free(self._lent(leaf, lent)))
             elif leaf.root < 0:
                 found.append(args[self._numbers[result.node]] if result.node in self._numbers else None)
             else:
-                found.append(self._handed(leaf, fixed))
+                found.append(base_free(self._handed(leaf, fixed)))
         if self._backend.pinned and waits:
             self._backend.settle()  # copies to the host are done
         return found

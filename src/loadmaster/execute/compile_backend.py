@@ -403,6 +403,12 @@ def root_error(error: BaseException) -> LoadmasterError | None:
     return None
 
 
+def innermost(error: BaseException) -> BaseException:
+    """What an error of PyTorch's compiler comes from."""
+    inside = getattr(error, "inner_exception", None) or error.__cause__
+    return error if inside is None else innermost(inside)
+
+
 @contextmanager
 def without_collection() -> Iterator[None]:
     """Tracing makes millions of objects that stay, and Python's collector would look at them again and again."""
@@ -415,15 +421,22 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
+_DUMPS = ("_subclasses.fake_tensor", "_dynamo.variables.tensor")
+
+
 @contextmanager
 def without_dumps() -> Iterator[None]:
-    """Of an op that can't be traced PyTorch writes the stack on stderr, besides raising it."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    before, logger.disabled = logger.disabled, True
+    """Of an op that can't be traced PyTorch writes the stack on stderr, besides raising it; of numbers that a module
+    looks at it says how its own compiler could take them."""
+    loggers = [logging.getLogger(f"torch.{name}") for name in _DUMPS]
+    before = [each.disabled for each in loggers]
+    for each in loggers:
+        each.disabled = True
     try:
         yield
     finally:
-        logger.disabled = before
+        for each, disabled in zip(loggers, before, strict=True):
+            each.disabled = disabled
 
 
 @contextmanager

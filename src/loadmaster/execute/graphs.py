@@ -351,13 +351,21 @@ class PlannedGraph:
         try:
             problem = self._problem(plain, machine)
             self.choice = self._choice(base, plain, problem, quick(problem), "quick")
-        except (BadMachine, Refused):
+        except (BadMachine, Refused) as error:
             if session.share_all() or self._slice(machine) or self._split(args, machine):
                 self._plan(args)
                 return
             if session.may_return and session.hold_statics:  # what is beside plans took more than was thought
                 session.may_return = False
                 raise MoveWeights from None
+            if isinstance(error, Refused) and session.memory is not None:
+                enough = session.memory_for(self, self._enough(plain, capacity))
+                raise BadMachine(
+                    f"no plan was found for '{self.name}' in {show_bytes(session.memory)}",
+                    object=self.name,
+                    number=session.memory,
+                    remedy=f'give memory="{size_text(enough)}" or more, or a smaller batch',
+                ) from None
             raise
         self.seconds["quick plan"] = clock.now() - began
         self._close()
@@ -373,6 +381,19 @@ class PlannedGraph:
             self._improve(base, self._program, machine, capacity)
             if self._better is not None and self._better.value < self.choice.value:
                 self.choice, self._better = self._better, None
+
+    def _enough(self, plain: Repeated, low: int) -> int:
+        """About the least capacity above one with too little for which a plan is found."""
+        high = max(low + GRAIN, self.needed)
+        for _ in range(6):
+            middle = (low + high) // 2
+            try:
+                problem = self._problem(plain, self._machine(middle))
+                is_found = quick(problem).decision is not None
+            except BadMachine:
+                is_found = False
+            low, high = (low, middle) if is_found else (middle, high)
+        return high
 
     def _slice(self, machine: Machine) -> bool:
         """Where convolutions alone need about all that there is, let them be made some images at a time; False: they are
@@ -645,6 +666,8 @@ class PlannedGraph:
                 roles.append(Role(TensorKind.WEIGHT, f"state {at}", held=True))
                 continue
             static = session.statics.get(arg.untyped_storage().data_ptr()) if arg.numel() else None
+            if static is not None:
+                session.read.add(static.name)
             there = arg.is_cuda if hold == session.hold_statics else hold
             held = (session.is_cuda and there) or (hold and (session.is_cuda or static is not None))
             # What an optimizer or the graph itself changes has to come anew with every call, and is no weight to the

@@ -27,6 +27,7 @@ from loadmaster.execute.compile_backend import (
     spare_zeros,
     without_dumps,
 )
+from loadmaster.execute.pinned import dense_parts
 from loadmaster.execute.session import MoveWeights, Session
 from loadmaster.execute.statics import to_device, to_host
 
@@ -39,6 +40,8 @@ class Calls:
         self.module, self.session, self._whole = module, session, whole
         self._compiled: dict[tuple[int, ...], Callable[..., Any]] = {}
         """By the hooks that are called for every module."""
+        self._apart: list[Any] = []
+        """Layers that are traced by themselves."""
         # Whoever compiles what is around the module does not look in here.
         torch._dynamo.eval_frame.skip_code(type(self).__call__.__code__)
         self._planned = torch._dynamo.disable(self._in_turn)
@@ -127,10 +130,15 @@ class Calls:
         return self._compiled[hooks]
 
     def _called(self, *args: Any, **kwargs: Any) -> Any:
-        torch, session = require("torch", "torch"), self.session
+        torch, session, before = require("torch", "torch"), self.session, Traced.now()
         try:
             with torch._dynamo.config.patch(dynamo_options()), counting_numbers(), without_dumps():
-                return self._function()(*args, **kwargs)
+                found = self._function()(*args, **kwargs)
+            count = len(self._apart)
+            if Traced.now().since(before).breaks:
+                self._take_apart()
+            session.is_partial = len(self._apart) > count
+            return found
         except LoadmasterError:
             raise
         except torch._dynamo.exc.TorchRuntimeError:
@@ -144,6 +152,35 @@ class Calls:
         found = self.as_it_is(args, kwargs)  # of inputs that don't fit the module says so in its own words
         session.say(f"{session.name} can't be traced with these inputs: it runs where its weights are")
         return found
+
+    def _take_apart(self) -> None:
+        """Let layers whose weights no graph has read be traced by themselves from the next call on. Where a graph ends
+        inside of a layer of PyTorch's own (`nn.Sequential`, `nn.Transformer`), Dynamo leaves out all that this calls, as
+        it looks at no file of PyTorch's that is not called from a user's."""
+        torch, session = require("torch", "torch"), self.session
+
+        def is_unread(value: Any) -> bool:
+            address = value.untyped_storage().data_ptr() if value.numel() else 0
+            return address in session.statics and session.statics[address].name not in session.read
+
+        for layer in self.module.modules():
+            taken = layer is self.module or layer._compiled_call_impl is not None
+            if taken or isinstance(layer, (torch.jit.ScriptModule, torch.nn.Embedding)):
+                continue
+            if any(is_unread(part) for each in layer.parameters() for part in dense_parts(each)):
+                layer._compiled_call_impl = own_function(layer)
+                session.codes.append(layer._compiled_call_impl.__code__)
+                self._apart.append(layer)
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether some layers are traced by themselves."""
+        return bool(self._apart)
+
+    def join(self) -> None:
+        """Let all layers be called as they are."""
+        while self._apart:
+            vars(self._apart.pop()).pop("_compiled_call_impl", None)
 
 
 def _backend_of(session: Session) -> Callable[..., Any]:

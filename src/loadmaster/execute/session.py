@@ -147,6 +147,8 @@ class Session:
     measure: Measure | None = None
     statics: dict[int, Static] = field(default_factory=dict)
     """Address of the storage -> which parameter or buffer it is."""
+    read: set[str] = field(default_factory=set)
+    """Names of those that graphs read."""
     codes: list[Any] = field(default_factory=list)
     """Of the functions that Dynamo has compiled graphs of."""
     pinned: list[Any] = field(default_factory=list)
@@ -163,6 +165,8 @@ class Session:
     """They were brought there by a choice of ours, and no call has ended since: if no plan fits, they go back."""
     is_trying: bool = False
     """Calls are made by `fit` itself, of which nothing is left behind."""
+    is_partial: bool = False
+    """Some layers will have graphs from the next call on."""
     overwritten: list[tuple[Any, Any]] = field(default_factory=list)
     """Parameters and buffers that graphs have changed in those calls, and what they were."""
     state_bytes: int = 0
@@ -375,6 +379,11 @@ class Session:
         return sum(each.bytes for each in self.statics.values())
 
     @property
+    def unread_bytes(self) -> int:
+        """Of parameters and buffers that no graph reads."""
+        return sum(each.bytes for each in self.statics.values() if each.name not in self.read)
+
+    @property
     def trained_bytes(self) -> int:
         """Of those that get gradients."""
         return sum(each.bytes for each in self.statics.values() if each.trained)
@@ -578,7 +587,7 @@ class Session:
     def settle_share(self) -> bool:
         """A whole call was made: what the model needs is known, and with it the memory that is a share of that.
         False: it was known before."""
-        if self.memory is not None or not self.graphs:
+        if self.memory is not None or not self.graphs or self.is_partial:
             return False
         assert self.share is not None
         held = self.held_bytes + self.state_bytes_held + self._delivered
