@@ -587,6 +587,13 @@ class Flexible(Stack):
         return self.layers[1](flex_attention(query, query, query, score_mod=near).transpose(1, 2).flatten(2))
 
 
+class Solving(Stack):
+    """Complains of a matrix that can't be inverted, which is an effect of an op that makes nothing."""
+
+    def forward(self, x: Any) -> Any:
+        return self.layers[1](torch.linalg.solve(x[:, : len(x)], self.layers[0](x)))
+
+
 @torch.library.custom_op("loadmaster_tests::bump", mutates_args=("x",))  # type: ignore[untyped-decorator, unused-ignore]
 def bump(x: torch.Tensor, by: float) -> None:
     x.add_(by)
@@ -609,7 +616,15 @@ class Writing(Stack):
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 @pytest.mark.parametrize(
     "make, training",
-    [(Branching, False), (Branching, True), (Looping, False), (Flexible, False), (Writing, False)],
+    [
+        (Branching, False),
+        (Branching, True),
+        (Looping, False),
+        (Flexible, False),
+        (Writing, False),
+        (Solving, False),
+        (Solving, True),
+    ],
 )
 def test_calls_with_graphs_of_their_own_are_one_op_each(make: Any, training: bool) -> None:
     plain, model = pair(make, rows(), training=training, measure=True, cache=None)
@@ -620,6 +635,14 @@ def test_calls_with_graphs_of_their_own_are_one_op_each(make: Any, training: boo
         if training:
             assert same(step(model, sign * rows()), step(plain, sign * rows()))
             assert same(gradients(model), gradients(plain))
+
+
+@torch.no_grad()
+def test_what_an_op_complains_of_is_heard() -> None:
+    plain, model = pair(Solving, rows())
+    with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+        model(torch.zeros(32, WIDTH))
+    assert same(model(rows()), plain(rows()))
 
 
 def test_dropout_draws_the_numbers_that_the_module_would() -> None:

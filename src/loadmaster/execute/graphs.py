@@ -115,8 +115,11 @@ class PlannedGraph:
     # The two calls.
 
     def forward(self, args: Sequence[Any]) -> tuple[list[Any], Any]:
-        """Results of the forward call, and the token that a backward call has to bring."""
-        return self.session.on_thread(self._forward, args)
+        """Results of the forward call, and the token that a backward call has to bring. PyTorch gives None where calls
+        with effects begin to take their turns: a plan knows tensors alone."""
+        torch = require("torch", "torch")
+        given = [torch.empty(0) if each is None else each for each in args]
+        return self.session.on_thread(self._forward, given)
 
     def _forward(self, args: Sequence[Any]) -> tuple[list[Any], Any]:
         with self.session.lock:

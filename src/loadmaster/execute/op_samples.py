@@ -611,6 +611,8 @@ def _sample(sampler: Sampler, op: DistinctOp) -> Sample | str:
         return f"it needs {show_bytes(op.bytes)} and may have {show_bytes(sampler.memory)}"
     if getattr(op.call.target, "is_loop", False):
         return "it may never end with values that are made up"
+    if getattr(op.call.target, "has_effects", False):
+        return "what it does beside its results would be done with values that are made up"
     try:
         return sampler.measure(op)
     except LoadmasterError as error:

@@ -36,6 +36,14 @@ def test_graphs_become_arguments_and_one_that_draws_numbers_makes_the_call_rando
         prepared.batch([0])
 
 
+def test_a_call_that_does_something_beside_its_results_is_never_run_twice() -> None:
+    prepared = prepared_graph(torch.linalg.inv, torch.eye(3))
+    (call,) = (node for node in prepared.graph.nodes if isinstance(node.target, Nested))
+    assert call.target.has_effects and is_random(call)
+    prepared = prepared_graph(branching, torch.ones(3))
+    assert not any(getattr(node.target, "has_effects", False) for node in prepared.graph.nodes)
+
+
 def test_a_graph_without_such_calls_is_as_it_was() -> None:
     assert not has_nested(prepared_graph(torch.sin, torch.ones(3)).graph)
 

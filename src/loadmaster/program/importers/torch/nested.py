@@ -14,6 +14,9 @@ from typing import Any
 from loadmaster.errors import require
 
 _LOOPS = frozenset(["while_loop", "while_loop_stack_output"])
+_EFFECTS = "with_effects"
+"""An op that does something beside its results: it complains of a singular matrix, or prints. What keeps such calls in
+order is a tensor of no elements, which each takes from the one before it."""
 
 
 class Nested:
@@ -25,6 +28,8 @@ class Nested:
         self.target = target
         self.tags = frozenset(tag for graph in graphs for tag in _tags_of(graph))
         """Those of the ops in it: whether any draws random numbers."""
+        if self.has_effects:  # no plan may run it twice
+            self.tags |= {require("torch", "torch").Tag.nondeterministic_seeded}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.target(*_as_tuples(args), **kwargs)
@@ -40,6 +45,11 @@ class Nested:
     def is_loop(self) -> bool:
         """Whether how long it takes depends on values, so that it may never end with others."""
         return self.__name__ in _LOOPS
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether it does something beside its results."""
+        return self.__name__ == _EFFECTS
 
 
 def nest_graphs(module: Any, graph: Any) -> None:
