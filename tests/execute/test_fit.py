@@ -645,6 +645,34 @@ def test_what_an_op_complains_of_is_heard() -> None:
     assert same(model(rows()), plain(rows()))
 
 
+class Asserting(Stack):
+    """Looks at what it has made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("limit", torch.ones(()))
+
+    def forward(self, x: Any) -> Any:
+        x = super().forward(x)
+        torch._assert_async((x.abs() <= self.limit).all(), "too large")  # as an `assert` outside of tests
+        return x
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_what_a_model_asserts_of_values_is_looked_at_in_every_call(training: bool) -> None:
+    plain, model = pair(Asserting, rows(), training=training, measure=True, cache=None)
+    with torch.set_grad_enabled(training):
+        assert same(model(rows()), plain(rows()))
+        model.limit.zero_()
+        with pytest.raises(RuntimeError, match="too large"):
+            model(rows())
+        model.limit.fill_(1)
+        assert same(model(rows()), plain(rows()))
+    if training:
+        assert same(step(model, rows()), step(plain, rows()))
+        assert same(gradients(model), gradients(plain))
+
+
 def test_dropout_draws_the_numbers_that_the_module_would() -> None:
     plain, model = pair(lambda: Stack(dropout=0.5), rows(), training=True)
     for seed in range(2):

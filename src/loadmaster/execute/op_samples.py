@@ -35,6 +35,7 @@ from loadmaster.execute.script import Call, Calls, Slot, slots_of
 from loadmaster.execute.walk import called
 from loadmaster.offload.model import LIBRARIES
 from loadmaster.program.importers.torch.captured import Captured
+from loadmaster.program.importers.torch.graph import has_effects
 from loadmaster.program.measured_costs import MeasuredCosts, costless_hash
 from loadmaster.program.program import COMPUTED, Program
 from loadmaster.search.request import say_nothing
@@ -611,7 +612,7 @@ def _sample(sampler: Sampler, op: DistinctOp) -> Sample | str:
         return f"it needs {show_bytes(op.bytes)} and may have {show_bytes(sampler.memory)}"
     if getattr(op.call.target, "is_loop", False):
         return "it may never end with values that are made up"
-    if getattr(op.call.target, "has_effects", False):
+    if has_effects(op.call.target):
         return "what it does beside its results would be done with values that are made up"
     try:
         return sampler.measure(op)

@@ -21,6 +21,7 @@ from loadmaster.program.importers.torch.graph import (
     Given,
     Result,
     Traced,
+    checks,
     copied,
     drop_idle,
     is_getitem,
@@ -379,6 +380,7 @@ def _forward_first(graph: Any, tangents: Sequence[Any], forward_outputs: int | N
         if any(source in late for source in node.all_input_nodes):
             late.add(node)
     needed = {leaf for leaf in output.args[0][:forward_outputs] if leaf is not None}
+    needed |= {node for node in calls if checks(node) and node not in late}
     last = -1
     for at in range(len(calls) - 1, -1, -1):
         if calls[at] in needed:

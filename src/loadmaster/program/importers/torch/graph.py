@@ -330,7 +330,7 @@ def _gives_back(node: Any) -> bool:
 
 
 def tidy(traced: Traced, name: str) -> None:
-    """Leave nothing in the graph but calls of ATen ops that somebody needs."""
+    """Leave nothing in the graph but calls of ATen ops that somebody needs, and those that check what they are given."""
     graph, given = traced.graph, {each.node for each in traced.given}
     for node in graph.nodes:
         value = node.meta.get("val")
@@ -338,9 +338,12 @@ def tidy(traced: Traced, name: str) -> None:
             node.replace_all_uses_with(value)  # a part that is a plain number
         if node.op == "call_function" and op_name(node.target) == "as_strided":
             _relative(node)
+        if checks(node):
+            node.meta.setdefault("val", ())  # it makes nothing
     for node in reversed(list(graph.nodes)):
         tensor = node.op == "output" or (node.op == "placeholder" and node.name in given)
-        if not tensor and not node.users and not writes(node):  # those are refused
+        kept = writes(node) or checks(node)  # the former are refused
+        if not tensor and not node.users and not kept:
             graph.erase_node(node)
     for node in graph.nodes:
         known = node.op in ("placeholder", "output") or is_getitem(node)
@@ -375,6 +378,16 @@ def writes(node: Any) -> bool:
     arguments = node.target._schema.arguments if hasattr(node.target, "_schema") else []
     aliases = (argument.alias_info for argument in arguments)
     return any(alias is not None and alias.is_write for alias in aliases)
+
+
+def checks(node: Any) -> bool:
+    """Whether a call makes nothing, and complains of a tensor that is not true: what becomes of `assert`."""
+    return node.op == "call_function" and has_effects(node.target)
+
+
+def has_effects(target: Any) -> bool:
+    """Whether an op does something beside its results, and is not to be tried with values that are made up."""
+    return getattr(target, "has_effects", False) or str(target) == "aten._assert_async.msg"
 
 
 def emit(graph: Graph, name: str, *, strict: bool = False, fixed: bool = False) -> Program:
