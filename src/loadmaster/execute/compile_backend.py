@@ -104,6 +104,8 @@ def _compiled(
         return found
 
     def partition(joined: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
+        if not joint_inputs:  # a region that is one op of the graph (`torch.compiler.nested_compile_region`)
+            return default_partition(joined, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
         primals = len(joint_inputs[0])
         joint.append(prepared(joined, num_fwd_outputs, primals))
         returned.append(num_fwd_outputs)
