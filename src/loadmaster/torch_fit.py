@@ -83,7 +83,9 @@ class Fitted(Calls):
             yield
         finally:
             for each in parts:
-                vars(each)["_compiled_call_impl"] = before[each]
+                vars(each).pop("_compiled_call_impl", None)
+                if before[each] is not None:
+                    each._compiled_call_impl = before[each]
 
     @property
     def report(self) -> Mapping[str, Any]:
