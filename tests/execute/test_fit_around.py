@@ -415,7 +415,7 @@ class Sequences(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.whole = nn.Transformer(WIDTH, 4, 2, 2, WIDTH, dropout=0.0, batch_first=True)
+        self.whole = nn.Transformer(WIDTH, 4, 1, 1, WIDTH, dropout=0.0, batch_first=True)
 
     def forward(self, x: Any) -> Any:
         words = x[None]
@@ -431,10 +431,36 @@ def test_layers_around_what_ends_a_graph_have_graphs_of_their_own(make: Callable
     for seed in (1, 2):
         assert same(step(model, rows(seed=seed)), step(plain, rows(seed=seed)))
         assert same(gradients(model), gradients(plain))
+        assert len(session.called) > 1, "they are used, not only made"
     twin = copy.deepcopy(model)
     assert not any("_compiled_call_impl" in vars(layer) for layer in twin.modules())
     fitted(model, rows(), memory="16MiB")
     assert same(step(model, rows()), step(plain, rows()))
+
+
+def test_experts_that_get_other_rows_each_time_have_no_plan_for_every_number(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Routed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(WIDTH, WIDTH)
+            self.experts = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(2))
+
+        def forward(self, x: Any) -> Any:
+            hidden = self.first(x)
+            found = torch.zeros_like(hidden)
+            for number, expert in enumerate(self.experts):
+                mine = (hidden[:, 0] > 0) == bool(number)
+                found[mine] = expert(hidden[mine])
+            return found
+
+    plain, model = pair(Routed, rows(), memory="2MiB", quiet=False)
+    with torch.no_grad():
+        for seed in range(30):
+            assert same(model(rows(seed=seed)), plain(rows(seed=seed)))
+    assert len(session_of(model).graphs) < 30 and len(session_of(model).called) == 1, "the first layer's"
+    assert "4 layers of Routed (Linear, Sequential) came in more than 3 sizes" in capsys.readouterr().err
 
 
 def test_what_is_in_no_graph_is_said(capsys: pytest.CaptureFixture[str]) -> None:

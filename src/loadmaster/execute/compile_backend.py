@@ -494,7 +494,7 @@ _COLLECTIONS = (list, dict, set, deque)
 def _attributes(layer: Any) -> dict[str, tuple[Any, Any]]:
     """A layer's own attributes by name, not those that every module has, and what is in those that can change."""
     torch = require("torch", "torch")
-    every = vars(torch.nn.Module())
+    every = {*vars(torch.nn.Module()), "_compiled_call_impl"}  # the latter is `fit`'s own
 
     def content(value: Any) -> Any:
         if isinstance(value, torch.Generator):

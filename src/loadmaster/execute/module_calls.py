@@ -28,8 +28,11 @@ from loadmaster.execute.compile_backend import (
     without_dumps,
 )
 from loadmaster.execute.pinned import dense_parts
-from loadmaster.execute.session import MoveWeights, Session
+from loadmaster.execute.session import MANY_NEW_GRAPHS, MoveWeights, Session
 from loadmaster.execute.statics import to_device, to_host
+
+SIZES_OF_A_LAYER = 3
+"""With so many a layer that is traced by itself is left alone, where the model's calls make new graphs again and again."""
 
 
 class Calls:
@@ -42,6 +45,8 @@ class Calls:
         """By the hooks that are called for every module."""
         self._apart: list[Any] = []
         """Layers that are traced by themselves."""
+        self._left: list[Any] = []
+        """Those that were, and came in another size again and again."""
         # Whoever compiles what is around the module does not look in here.
         torch._dynamo.eval_frame.skip_code(type(self).__call__.__code__)
         self._planned = torch._dynamo.disable(self._in_turn)
@@ -71,6 +76,8 @@ class Calls:
 
     def _in_turn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         session = self.session
+        if self._apart and session.calls_with_new_graphs >= MANY_NEW_GRAPHS:
+            self._leave_those_that_vary()
         with session.turn(), session.counting_new_graphs():
             if session.is_cuda:
                 with session.deferring():
@@ -156,7 +163,8 @@ class Calls:
     def _take_apart(self) -> None:
         """Let layers whose weights no graph has read be traced by themselves from the next call on. Where a graph ends
         inside of a layer of PyTorch's own (`nn.Sequential`, `nn.Transformer`), Dynamo leaves out all that this calls, as
-        it looks at no file of PyTorch's that is not called from a user's."""
+        it looks at no file of PyTorch's that is not called from a user's. Experts that get other rows with every call would
+        have a plan for each number of them: if it comes to that, they are left again."""
         torch, session = require("torch", "torch"), self.session
 
         def is_unread(value: Any) -> bool:
@@ -164,7 +172,7 @@ class Calls:
             return address in session.statics and session.statics[address].name not in session.read
 
         for layer in self.module.modules():
-            taken = layer is self.module or layer._compiled_call_impl is not None
+            taken = layer is self.module or layer._compiled_call_impl is not None or layer in self._left
             if taken or isinstance(layer, (torch.jit.ScriptModule, torch.nn.Embedding)):
                 continue
             if any(is_unread(part) for each in layer.parameters() for part in dense_parts(each)):
@@ -177,10 +185,29 @@ class Calls:
         """Whether some layers are traced by themselves."""
         return bool(self._apart)
 
-    def join(self) -> None:
-        """Let all layers be called as they are."""
-        while self._apart:
-            vars(self._apart.pop()).pop("_compiled_call_impl", None)
+    def _leave_those_that_vary(self) -> None:
+        from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
+
+        entries = {
+            layer: _debug_get_cache_entry_list(layer._compiled_call_impl.__code__) for layer in self._apart
+        }
+        varying = [layer for layer, known in entries.items() if len(known) > SIZES_OF_A_LAYER]
+        # What is in them would be next.
+        varying = list(dict.fromkeys(part for each in varying for part in each.modules() if part in entries))
+        if varying:
+            kinds = ", ".join(sorted({type(each).__name__ for each in varying}))
+            self.session.say(
+                f"{len(varying)} layers of {self.session.name} ({kinds}) came in more than {SIZES_OF_A_LAYER} sizes, with a "
+                "plan each: they run where their weights are from now on"
+            )
+        self._left += varying
+        self.join(varying)
+
+    def join(self, layers: Sequence[Any] | None = None) -> None:
+        """Let layers that are traced by themselves be called as they are; None: all."""
+        for each in list(self._apart) if layers is None else layers:
+            vars(each).pop("_compiled_call_impl", None)
+            self._apart.remove(each)
 
 
 def _backend_of(session: Session) -> Callable[..., Any]:
