@@ -408,6 +408,14 @@ def test_measured_planned_and_run_with_one_build_and_one_capture(
     again = document["rows"][0]
     assert again["plan"] == total["plan"] and again["predicted_seconds"] == total["predicted_seconds"]
     assert again["planning_seconds"] is again["bound_seconds"] is again["gap"] is None and not again["files"]
+    # The capacity that the machine's file has may be given too, as it was or in bytes.
+    size = memory["capacity_bytes"]
+    for given in ("hbm=50%", f"hbm={size}", f"hbm={size}B"):
+        code, document = call(deep, "plan.json", *about, "--repeats", "1", "--capacity", given)
+        assert code == 0, document["error"]
+        assert document["rows"][0]["plan"] == total["plan"]
+    code, document = call(deep, "plan.json", *about, "--capacity", "hbm=60%")
+    assert code == 2 and f"give --capacity hbm={size}" in document["error"]["message"]
 
 
 def test_the_line_that_runs_it_again_can_be_typed(deep: str) -> None:
