@@ -96,6 +96,16 @@ def odd():
 
 def branches():
     return Branches(), (torch.ones(5, 8),)
+
+def wrong():
+    return Loss(), (torch.ones(5, 9),)
+
+class Looks(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) if x.sum() > 0 else x
+
+def looks():
+    return Looks(8, 8), (torch.ones(5, 8),)
 """
 CPU = "cpu as measured: device memory over pinned host memory"
 
@@ -188,6 +198,19 @@ def test_inputs_of_a_file_go_by_their_names_and_are_what_the_model_takes(spec: s
     assert code == 2 and "itself fails on these inputs: index out of range" in document["error"]["message"]
     assert "is a device" in call(*about, "/dev/null")[1]["error"]["message"]
     assert not Path("o.npz").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--weights", "random"], ["--train"]])
+def test_inputs_that_do_not_fit_are_told_apart_from_what_can_not_be_traced(
+    spec: str, options: list[str]
+) -> None:
+    code, document = call(f"{spec}:wrong", *options)
+    message = document["error"]["message"]
+    assert code == 2 and f"'{spec}:wrong' itself fails on these inputs: " in message
+    assert "9" in message and "loadmaster.fit" not in message
+    code, document = call(f"{spec}:looks", *options)
+    message = document["error"]["message"]
+    assert code == 2 and "branches on a tensor's values" in message and "loadmaster.fit" in message
 
 
 def test_a_training_step_and_random_weights(spec: str) -> None:

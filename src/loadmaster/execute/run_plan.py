@@ -410,16 +410,12 @@ def _read_inputs(path: Path, ready: Ready) -> list[Any]:
 def _refuse_failing(ready: Ready, model: str) -> None:
     """Refuse inputs on which the module itself fails: an error of an op is the user's own then."""
     from loadmaster.execute.ready import ordinary_run
+    from loadmaster.program.importers.torch.importer import fails_itself
 
     try:
         ordinary_run(ready, "cpu")
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise BadProgram(
-            f"'{model}' itself fails on these inputs: {reason}",
-            object=model,
-            remedy="see that it runs with them in Python",
-        ) from error
+        raise fails_itself(model, error) from error
 
 
 def _run_ordinarily(
