@@ -21,7 +21,7 @@ from loadmaster.errors import NoAnswer
 from loadmaster.machine import load_machine
 from loadmaster.plan import save_plan
 from loadmaster.runs import Interrupted
-from loadmaster.search.request import parse_capacity
+from loadmaster.search.request import BadRequest, parse_capacity
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -238,11 +238,20 @@ def test_what_is_refused(spec: str) -> None:
     assert code == 2 and document["error"]["object"] == "--weights"
     code, document = call(model, plan, *machine, "--placement", "mine")
     assert code == 2 and document["error"]["object"] == "--placement"
-    code, document = call(model, plan, *machine, "--cuda-graph")
-    assert code == 2 and "CUDA graph" in document["error"]["message"]
     if not torch.cuda.is_available():
         result = CliRunner().invoke(app, ["run", model, plan, *machine, "--device", "cuda"])
         assert result.exit_code == 2 and "no CUDA device" in result.stderr
+
+
+def test_a_cuda_graph_is_refused_before_a_plan_is_sought(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, model = plan_for(f"{spec}:build"), f"{spec}:build"
+    monkeypatch.setattr(running, "_search_plan", None)
+    for words in (plan, "-m", "h200:hbm=1MiB"), ():
+        code, document = call(model, *words, "--cuda-graph")
+        assert code == 2 and "a CUDA graph runs on a CUDA device" in document["error"]["message"]
+    monkeypatch.setattr(running.own_allocator, "fewer_holes", lambda: None)
+    with pytest.raises(BadRequest, match="in one piece"):
+        run_plan(model, PlanSearch(), None, capacity={}, device="cuda", cuda_graph=True, timings=True)
 
 
 def test_what_is_held_is_called_by_its_name_and_a_slow_host_too() -> None:

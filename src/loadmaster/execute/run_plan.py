@@ -190,6 +190,19 @@ def run_plan(
             number=placement,
             remedy=f"use {', '.join(PLACEMENTS)}",
         )
+    if cuda_graph and device == "cpu":
+        raise BadRequest(
+            f"a CUDA graph runs on a CUDA device, and this run is on '{device}'",
+            object="--cuda-graph",
+            number=device,
+            remedy="leave --cuda-graph out, or give --device cuda",
+        )
+    if cuda_graph and timings:
+        raise BadRequest(
+            "a CUDA graph runs in one piece, and --timings times every op",
+            object="--cuda-graph",
+            remedy="leave --cuda-graph or --timings out",
+        )
     if device != "cpu" and placement == "planned":
         own_allocator.install()  # only before CUDA is first used
     backend_for(device).close()  # no device: said before anything is made
