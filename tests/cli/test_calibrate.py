@@ -79,3 +79,20 @@ def test_a_gpu_that_is_not_there_is_told() -> None:
         pytest.skip("this computer has a GPU")
     result = CliRunner().invoke(app, ["calibrate"])
     assert result.exit_code == 2 and "no CUDA device" in result.stderr
+
+
+def test_a_model_is_named_as_run_and_plan_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "timed_net.py").write_text(NET, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    words = ["calibrate", "timed_net.py:build", "--device", "cpu", "--passes", "1", "--json"]
+    result = CliRunner().invoke(app, [*words, "--costs", "net.json"])
+    document = json.loads(result.stdout)
+    assert result.exit_code == 0, document["error"]
+    assert document["rows"][0]["model"] == "timed_net:build" and read_costs("net.json").program
+    for model, said in (
+        ("timed_net.py", "is a Python file, and the model is one of its functions: write timed_net:build"),
+        ("resnet50", "'resnet50' is no PyTorch function"),
+    ):
+        result = CliRunner().invoke(app, ["calibrate", model, "--device", "cpu"])
+        assert result.exit_code == 2 and said in result.stderr

@@ -21,7 +21,7 @@ from loadmaster.errors import NoAnswer
 from loadmaster.machine import load_machine
 from loadmaster.plan import save_plan
 from loadmaster.runs import Interrupted
-from loadmaster.search.request import parse_capacity
+from loadmaster.search.request import BadRequest, parse_capacity
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -96,6 +96,16 @@ def odd():
 
 def branches():
     return Branches(), (torch.ones(5, 8),)
+
+def wrong():
+    return Loss(), (torch.ones(5, 9),)
+
+class Looks(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) if x.sum() > 0 else x
+
+def looks():
+    return Looks(8, 8), (torch.ones(5, 8),)
 """
 CPU = "cpu as measured: device memory over pinned host memory"
 
@@ -190,6 +200,19 @@ def test_inputs_of_a_file_go_by_their_names_and_are_what_the_model_takes(spec: s
     assert not Path("o.npz").exists()
 
 
+@pytest.mark.parametrize("options", [[], ["--weights", "random"], ["--train"]])
+def test_inputs_that_do_not_fit_are_told_apart_from_what_can_not_be_traced(
+    spec: str, options: list[str]
+) -> None:
+    code, document = call(f"{spec}:wrong", *options)
+    message = document["error"]["message"]
+    assert code == 2 and f"'{spec}:wrong' itself fails on these inputs: " in message
+    assert "9" in message and "loadmaster.fit" not in message
+    code, document = call(f"{spec}:looks", *options)
+    message = document["error"]["message"]
+    assert code == 2 and "branches on a tensor's values" in message and "loadmaster.fit" in message
+
+
 def test_a_training_step_and_random_weights(spec: str) -> None:
     plan = plan_for(f"{spec}:step", training=True)
     code, document = call(f"{spec}:step", plan, "-m", "h200:hbm=1MiB", "--train")
@@ -215,11 +238,20 @@ def test_what_is_refused(spec: str) -> None:
     assert code == 2 and document["error"]["object"] == "--weights"
     code, document = call(model, plan, *machine, "--placement", "mine")
     assert code == 2 and document["error"]["object"] == "--placement"
-    code, document = call(model, plan, *machine, "--cuda-graph")
-    assert code == 2 and "CUDA graph" in document["error"]["message"]
     if not torch.cuda.is_available():
         result = CliRunner().invoke(app, ["run", model, plan, *machine, "--device", "cuda"])
         assert result.exit_code == 2 and "no CUDA device" in result.stderr
+
+
+def test_a_cuda_graph_is_refused_before_a_plan_is_sought(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, model = plan_for(f"{spec}:build"), f"{spec}:build"
+    monkeypatch.setattr(running, "_search_plan", None)
+    for words in (plan, "-m", "h200:hbm=1MiB"), ():
+        code, document = call(model, *words, "--cuda-graph")
+        assert code == 2 and "a CUDA graph runs on a CUDA device" in document["error"]["message"]
+    monkeypatch.setattr(running.own_allocator, "fewer_holes", lambda: None)
+    with pytest.raises(BadRequest, match="in one piece"):
+        run_plan(model, PlanSearch(), None, capacity={}, device="cuda", cuda_graph=True, timings=True)
 
 
 def test_what_is_held_is_called_by_its_name_and_a_slow_host_too() -> None:
@@ -408,6 +440,14 @@ def test_measured_planned_and_run_with_one_build_and_one_capture(
     again = document["rows"][0]
     assert again["plan"] == total["plan"] and again["predicted_seconds"] == total["predicted_seconds"]
     assert again["planning_seconds"] is again["bound_seconds"] is again["gap"] is None and not again["files"]
+    # The capacity that the machine's file has may be given too, as it was or in bytes.
+    size = memory["capacity_bytes"]
+    for given in ("hbm=50%", f"hbm={size}", f"hbm={size}B"):
+        code, document = call(deep, "plan.json", *about, "--repeats", "1", "--capacity", given)
+        assert code == 0, document["error"]
+        assert document["rows"][0]["plan"] == total["plan"]
+    code, document = call(deep, "plan.json", *about, "--capacity", "hbm=60%")
+    assert code == 2 and f"give --capacity hbm={size}" in document["error"]["message"]
 
 
 def test_the_line_that_runs_it_again_can_be_typed(deep: str) -> None:

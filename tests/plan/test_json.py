@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -215,3 +216,12 @@ def test_plans_are_immutable_and_hashed() -> None:
         plan.device[0] = 1  # type: ignore[index]
     assert plan.hash == Plan.of(device=[0]).hash != Plan.of(device=[1]).hash
     assert plan.changed(queue="fifo").hash != plan.hash
+
+
+def test_a_machine_of_the_same_values_is_the_same_under_another_name() -> None:
+    program, machine = small(), load_machine("tpu-v4i:cmem=1MiB")
+    text = plan_to_json(Plan(), program, machine)
+    for same in ("tpu", f"{machine.name}:cmem=1MiB"):
+        assert plan_from_json(text, program, replace(machine, name=same)).hash == Plan().hash
+    with pytest.raises(BadPlan, match="give --capacity cmem=1MiB"):
+        plan_from_json(text, program, load_machine("tpu-v4i:cmem=2MiB"))

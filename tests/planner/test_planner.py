@@ -189,6 +189,8 @@ def test_capacities_are_bytes_or_shares() -> None:
             parse_capacity([wrong])
     machine = with_bytes(load_machine("nnp-i"), parse_capacity(["sram=1MiB"]))
     assert machine.name == "nnp-i:sram=1MiB" and machine.hash == load_machine("nnp-i:sram=1MiB").hash
+    assert with_bytes(machine, parse_capacity(["sram=1MiB"])) is machine
+    assert with_bytes(machine, parse_capacity(["sram=2MiB"])).name == "nnp-i:sram=1MiB:sram=2MiB"
     with pytest.raises(LoadmasterError, match="did you mean 'sram'"):
         with_bytes(machine, {"srm": Bytes(1)})
 

@@ -8,8 +8,11 @@ import pytest
 
 from loadmaster import clock
 from loadmaster.machine import load_machine
+from loadmaster.planner import source
 from loadmaster.planner.planner import plan
+from loadmaster.planner.source import ModelSource
 from loadmaster.program.models import load_model
+from loadmaster.program.program import Program
 from loadmaster.search import kind as kinds
 from loadmaster.search.solver import Budget, Meter, Solution, Solver
 
@@ -84,3 +87,20 @@ def test_what_is_kept_back_ends_a_search() -> None:
     assert meter.seconds_left == 4.0 and not meter.spent
     meter.reserve = 4.0
     assert meter.seconds_left == 0.0 and meter.spent
+
+
+@pytest.mark.parametrize(("name", "known"), [("net:build", 3), ("net.onnx", 1)])
+def test_a_function_of_the_users_takes_nothing_of_the_limit(
+    name: str, known: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(monkeypatch)
+
+    def load(*_: Any) -> Program:
+        slow.seconds += 500.0
+        return load_model("resnet50")
+
+    monkeypatch.setattr(source, "load_model", load)
+    monkeypatch.setattr(ModelSource, "captured_for", lambda *_: None)
+    with clock.reading(slow):
+        plan(name, "nnp-i", solver="density", budget=Budget(1, 100.0))
+    assert len(slow.solved) == known

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loadmaster.cli.answer import Answer, OverwriteOption, Table, check_free
-from loadmaster.cli.model import size_of
+from loadmaster.cli.model import Model, check_function, size_of
 from loadmaster.cli.progress import say
 from loadmaster.units import show_bytes, show_count, show_time
 
@@ -52,6 +52,11 @@ def command(
     for path in (out, costs, program):
         if path is not None:
             check_free(path, overwrite)
+    if model is not None:
+        from loadmaster.program.importers import as_module
+
+        model = as_module(model)
+        check_function(Model(model, train=train, split=split, device=device), "give module:function")
     from loadmaster.execute.speeds import calibrate
 
     found = calibrate(

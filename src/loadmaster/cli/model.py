@@ -423,6 +423,33 @@ def read_planned(
     return about, chosen, decided
 
 
+def check_function(model: Model, remedy: str) -> None:
+    """Refuse what is no 'module:function' of PyTorch."""
+    if not model.spec.is_function:
+        refuse_folder(Path(model.source))
+        if Path(model.source).suffix == ".py":
+            from loadmaster.program.importers import guess_format
+
+            guess_format(model.source)  # says which functions the file has
+        raise Usage(
+            f"'{model.source}' is no PyTorch function, and these alone are run",
+            object=model.source,
+            remedy=remedy,
+        )
+
+
+def refuse_folder(path: Path) -> None:
+    """A folder of runs is none of them."""
+    from loadmaster.runs.folder import is_run
+
+    if path.is_dir() and not is_run(path):
+        raise Usage(
+            f"'{path}' is a folder, and no run",
+            object=str(path),
+            remedy=f"give one of the runs in it: 'loadmaster runs {path}' lists them",
+        )
+
+
 def refuse_for_run(run: str | Path, machine: str | None, capacity: Sequence[str] | None) -> None:
     """A run has its own machine: nothing else may be said of it."""
     if machine is not None or capacity:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free
-from loadmaster.cli.model import Model, refuse_for_run, size_of
+from loadmaster.cli.model import Model, check_function, refuse_folder, refuse_for_run, size_of
 from loadmaster.cli.plan import seconds_of
 from loadmaster.cli.progress import LiveLine, gap_text, say
 from loadmaster.errors import Refused
@@ -145,7 +145,7 @@ def command(
         name_it = f"go where it is, or name it: loadmaster run MODEL {shlex.quote(str(own))}"
         read = Model.of_run(own, name_it) if plan is None else Model.recorded(folder.about) or Model(model)
         model, plan = read.source if plan is None else model, folder.plan_file
-        _check_function(read, "see 'loadmaster export --help' for the runtimes of others")
+        check_function(read, "see 'loadmaster export --help' for the runtimes of others")
         train, split, device = train or read.train, split or read.split, device or read.device
         costs = costs or folder.costs
     followed = search or plan
@@ -204,7 +204,7 @@ def _search(
     """How the plan is sought; what is only about one that is there already is refused."""
     from loadmaster.execute.run_plan import SEARCH_SECONDS, PlanFiles, PlanSearch
 
-    _check_function(model, "give module:function, a plan or a run")
+    check_function(model, "give module:function, a plan or a run")
     if budget is not None:
         raise Usage(
             f"--budget is for a plan that is there, and there is none of '{model.source}'",
@@ -224,7 +224,7 @@ def _search(
 
 def _refuse_search(plan: Path, sought: Mapping[str, Any]) -> None:
     """Options of a search make no sense where there is a plan."""
-    _refuse_folder(plan)
+    refuse_folder(plan)
     for option, value in sought.items():
         if value is not None:
             raise Usage(
@@ -233,32 +233,6 @@ def _refuse_search(plan: Path, sought: Mapping[str, Any]) -> None:
                 number=str(value),
                 remedy="leave it out, or the plan",
             )
-
-
-def _refuse_folder(path: Path) -> None:
-    """A folder of runs is none of them."""
-    from loadmaster.runs.folder import is_run
-
-    if path.is_dir() and not is_run(path):
-        raise Usage(
-            f"'{path}' is a folder, and no run",
-            object=str(path),
-            remedy=f"give one of the runs in it: 'loadmaster runs {path}' lists them",
-        )
-
-
-def _check_function(model: Model, remedy: str) -> None:
-    if not model.spec.is_function:
-        _refuse_folder(Path(model.source))
-        if Path(model.source).suffix == ".py":
-            from loadmaster.program.importers import guess_format
-
-            guess_format(model.source)  # says which functions the file has
-        raise Usage(
-            f"'{model.source}' is no PyTorch function, and these alone are run",
-            object=model.source,
-            remedy=remedy,
-        )
 
 
 def _options(option: str, values: Sequence[str]) -> list[str]:

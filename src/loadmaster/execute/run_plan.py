@@ -190,6 +190,19 @@ def run_plan(
             number=placement,
             remedy=f"use {', '.join(PLACEMENTS)}",
         )
+    if cuda_graph and device == "cpu":
+        raise BadRequest(
+            f"a CUDA graph runs on a CUDA device, and this run is on '{device}'",
+            object="--cuda-graph",
+            number=device,
+            remedy="leave --cuda-graph out, or give --device cuda",
+        )
+    if cuda_graph and timings:
+        raise BadRequest(
+            "a CUDA graph runs in one piece, and --timings times every op",
+            object="--cuda-graph",
+            remedy="leave --cuda-graph or --timings out",
+        )
     if device != "cpu" and placement == "planned":
         own_allocator.install()  # only before CUDA is first used
     backend_for(device).close()  # no device: said before anything is made
@@ -410,16 +423,12 @@ def _read_inputs(path: Path, ready: Ready) -> list[Any]:
 def _refuse_failing(ready: Ready, model: str) -> None:
     """Refuse inputs on which the module itself fails: an error of an op is the user's own then."""
     from loadmaster.execute.ready import ordinary_run
+    from loadmaster.program.importers.torch.importer import fails_itself
 
     try:
         ordinary_run(ready, "cpu")
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise BadProgram(
-            f"'{model}' itself fails on these inputs: {reason}",
-            object=model,
-            remedy="see that it runs with them in Python",
-        ) from error
+        raise fails_itself(model, error) from error
 
 
 def _run_ordinarily(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,9 @@ def _plan(document: dict[str, Any], program: Program, machine: Machine, where: s
     for what, ours in (("program", program), ("machine", machine)):
         theirs = document.get(what)
         claimed = theirs.get("hash") if isinstance(theirs, dict) else None
-        if claimed is not None and claimed != ours.hash:
+        if isinstance(theirs, dict) and claimed is not None and claimed != ours.hash:
+            if what == "machine" and claimed == _called(machine, theirs.get("name")).hash:
+                continue  # of the same values: a capacity that it had was given, and told in its name
             if what == "program" and document.get("repeats") and program.repeats is None:
                 raise _error(where, f"ops run again in its program ('{program.name}')", "use load_planned")
             raise _foreign(where, what, theirs, ours.name, str(claimed))
@@ -188,6 +191,10 @@ def _plan(document: dict[str, Any], program: Program, machine: Machine, where: s
         copies=[read.copy(entry, i) for i, entry in enumerate(read.entries(document, "copies"))],
         transfers=read.transfers(document),
     )
+
+
+def _called(machine: Machine, name: Any) -> Machine:
+    return replace(machine, name=name) if isinstance(name, str) else machine
 
 
 def _foreign(where: str, what: str, theirs: Any, ours: str, claimed: str) -> BadPlan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -206,9 +206,16 @@ def make_problem(
 
 
 def solve_request(request: PlanRequest, search: SearchOptions) -> Result:
-    """Make the problem of a request and solve it."""
-    kind = choose_kind(request)
-    return solve_problem(kind, build_problem(request, kind), search)
+    """Make the problem of a request and solve it. Reading a file counts against a time limit, and a function of the
+    user's does not: how long that takes is not ours."""
+    kind, before = choose_kind(request), _own_seconds(request)
+    problem = build_problem(request, kind)
+    started = search.started + _own_seconds(request) - before
+    return solve_problem(kind, problem, replace(search, started=started))
+
+
+def _own_seconds(request: PlanRequest) -> float:
+    return request.program.own_seconds if isinstance(request.program, ModelSource) else 0.0
 
 
 def build_problem(request: PlanRequest, kind: ProblemKind[Any] | None = None) -> Problem:

@@ -78,7 +78,8 @@ class SearchOptions:
     display: Display | None = None
     say: Callable[[str], None] = say_nothing
     started: float = field(default_factory=now)
-    """The clock when it was asked for: reading the model and known methods' plans count against `seconds`."""
+    """The clock when it was asked for: reading the model and known methods' plans count against `seconds`. Later by
+    what a function of the user's took."""
 
 
 def solve_problem(kind: Kind, problem: Problem, search: SearchOptions) -> Result:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 from loadmaster.allocation.auto import NamedBuffers
 from loadmaster.allocation.buffers import buffers_as_program
 from loadmaster.allocation.buffers_csv import read_buffers
+from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import Machine, load_machine
 from loadmaster.offload.kind import kernel_room, with_shares
-from loadmaster.program.importers import ImportOptions
+from loadmaster.program.importers import FUNCTIONS, ImportOptions
 from loadmaster.program.measured_costs import apply_costs, read_costs
 from loadmaster.program.models import is_workload, load_model
 from loadmaster.program.program import Program
@@ -46,6 +48,13 @@ class ModelSource:
     costs: Path | None = None
     """A table of measured op times."""
     say: Say = say_nothing
+    _took: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @property
+    def own_seconds(self) -> float:
+        """What `load` took so far for a function of the user's: its module and framework imported, called, traced.
+        No time limit counts it."""
+        return sum(self._took)
 
     @property
     def is_buffers(self) -> bool:
@@ -55,10 +64,14 @@ class ModelSource:
     @property
     def is_function(self) -> bool:
         """Whether it may be a PyTorch 'module:function': then the executor can run it."""
+        return self.format in (None, "torch") and not self.options.args and self._is_code
+
+    @property
+    def _is_code(self) -> bool:
+        """Whether it is a function of Python, of any framework."""
         return (
-            self.format in (None, "torch")
+            self.format in (None, *FUNCTIONS)
             and ":" in self.name
-            and not self.options.args
             and not is_workload(self.name)
             and not is_run(self.name)
             and not Path(self.name).is_file()
@@ -88,7 +101,8 @@ class ModelSource:
         executor would run it. Raises `BadProgram` if there is none, and says what would help."""
         if self.of_run is not None:
             return self.of_run.program
-        program = self._capture(machine) or self._import()
+        with self._timed():
+            program = self._capture(machine) or self._import()
         if self.costs is None:
             return program
         device = None if machine is None else machine.devices[0].name
@@ -141,6 +155,13 @@ class ModelSource:
         measured = None if self.costs is None else read_costs(self.costs)
         room = kernel_room(program.n_ops, measured, self.captured_for(machine))
         return with_shares(machine, capacity, program, room.needed)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = now()
+        yield
+        if self._is_code:
+            self._took.append(now() - began)
 
     @cached_property
     def _made(self) -> Any:

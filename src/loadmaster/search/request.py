@@ -120,12 +120,16 @@ def has_shares(capacity: Capacity) -> bool:
 
 
 def with_bytes(machine: Machine, capacity: Capacity) -> Machine:
-    """The machine with those capacities that are given in bytes; its name tells them."""
+    """The machine with those capacities that are given in bytes; its name tells them. One that has and tells them
+    already, as in a file that was written beside a plan, stays as it is."""
     sizes = {memory: size for memory, size in capacity.items() if isinstance(size, Bytes)}
+    sized = machine
     for memory, size in sizes.items():
-        machine = machine.with_capacity(memory, size.count)
+        sized = sized.with_capacity(memory, size.count)
     written = ",".join(f"{memory}={size}" for memory, size in sizes.items())
-    return replace(machine, name=f"{machine.name}:{written}") if sizes else machine
+    if not sizes or (sized.memories == machine.memories and machine.name.endswith(f":{written}")):
+        return machine
+    return replace(sized, name=f"{machine.name}:{written}")
 
 
 class Objective(enum.StrEnum):

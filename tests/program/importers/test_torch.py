@@ -291,3 +291,19 @@ def test_a_llama_of_seven_billion_parameters_takes_no_memory() -> None:
     assert int(program.op_flops[:, 0].sum()) == products + attention
     assert program.warnings == ()
     assert math.isclose(program.n_ops, 1132, rel_tol=0.2)
+
+
+def test_a_module_that_fails_by_itself_is_told_and_stays_as_it_was() -> None:
+    class Looks(torch.nn.BatchNorm1d):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            found = super().forward(x)
+            return found if found.sum() > 0 else -found
+
+    module, state = Looks(4), torch.random.get_rng_state()
+    with pytest.raises(
+        BadProgram, match=r"'looks' itself fails on these inputs: .*see that it runs with them"
+    ):
+        import_torch(module, (torch.ones(3, 5),), name="looks")
+    with pytest.raises(BadProgram, match="it branches on a tensor's values"):
+        import_torch(module, (torch.ones(3, 4),), name="looks")
+    assert module.num_batches_tracked == 0 and torch.equal(state, torch.random.get_rng_state())

@@ -40,7 +40,7 @@ from loadmaster.program.importers.torch.graph import (
     stay,
     type_of,
 )
-from loadmaster.program.importers.torch.importer import made_on_meta, model_and_inputs
+from loadmaster.program.importers.torch.importer import made_on_meta, misfits_told, model_and_inputs
 from loadmaster.program.importers.torch.trace import faked, trace_forward, trace_step
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.repeats import Repeated, repeat
@@ -149,7 +149,8 @@ def capture(
                 remedy="slice the batch of a forward pass alone",
             )
         _slice_batch(twin, batch_slices)
-    traced = (trace_step if training else trace_forward)(twin, inputs, named, name)
+    with misfits_told(module, args, kwargs, name, training=training):
+        traced = (trace_step if training else trace_forward)(twin, inputs, named, name)
     _name_slices(traced, slices)
     return make_captured(traced, name)
 

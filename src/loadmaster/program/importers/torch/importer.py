@@ -73,7 +73,7 @@ def import_torch(
             f"views can't be '{views}'", object="views", number=views, remedy=f"use {' or '.join(VIEWS)}"
         )
     torch = require("torch", "torch")
-    with quiet(), torch.no_grad():
+    with misfits_told(module, args, kwargs, name), quiet(), torch.no_grad():
         exported = exported_program(module, args, kwargs, name, _decompositions(torch, level))
     return emit(_graph(exported, views), name, strict=strict)
 
@@ -249,6 +249,52 @@ def exported_program(
             remedy="see that it runs with these inputs in Python, and let it branch on no tensor's values; "
             "loadmaster.fit runs it as it is",
         ) from error
+
+
+@contextmanager
+def misfits_told(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, name: str, *, training: bool = False
+) -> Iterator[None]:
+    """Where a module can't be traced, it is called once as it is: if that fails too, it is the inputs that are refused."""
+    try:
+        yield
+    except BadProgram:
+        failure = _failure(module, args, dict(kwargs or {}), training)
+        if failure is None:
+            raise
+        raise fails_itself(name, failure) from failure
+
+
+def _failure(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], training: bool) -> Exception | None:
+    """The error of a module's own call; None: it works, or that can't be told without data. Its inputs and buffers are
+    afterwards what they were."""
+    torch = require("torch", "torch")
+    from torch.utils._pytree import tree_map_only
+
+    try:
+        before = [(buffer, buffer.clone()) for buffer in module.buffers()]
+        own, named = tree_map_only(torch.Tensor, torch.clone, (tuple(args), dict(kwargs)))
+    except Exception:  # a lazy module's buffers can't be copied
+        return None
+    try:
+        with quiet(), torch.set_grad_enabled(training), torch.random.fork_rng(devices=[]):
+            module(*own, **named)
+    except Exception as error:  # the user's code
+        return None if "meta" in str(error).lower() else error
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
+    return None
+
+
+def fails_itself(name: str, error: Exception) -> BadProgram:
+    """The refusal of inputs on which a module fails as the user has it."""
+    return BadProgram(
+        f"'{name}' itself fails on these inputs: {why_not(error).removesuffix('.')}",
+        object=name,
+        remedy="see that it runs with them in Python",
+    )
 
 
 _LOOKS_AT_VALUES = {
