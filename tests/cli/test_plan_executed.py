@@ -30,6 +30,9 @@ def build():
 
 def number():
     return 3
+
+def lazy():
+    return nn.Sequential(nn.LazyLinear(64), nn.Tanh()), (torch.randn(8, 64),)
 """
 MEASURE = """
 import json, sys
@@ -105,6 +108,7 @@ def test_the_executor_measures_here(run_json: Any, elsewhere: Path, monkeypatch:
     [
         (("resnet50",), "is no module:function"),
         (("netmod:number",), "does not return (nn.Module, args)"),
+        (("netmod:lazy",), "'0.weight' of what 'netmod:lazy' returns has no shape yet"),
         (("netmod:build", "--problem", "malloc-game"), "not of malloc-game"),
         (("netmod:build", "--noise", "0.1"), "without pins"),
         (("netmod:build", "--evaluator", "executor:tpu"), "there is no device 'tpu'"),
@@ -115,3 +119,11 @@ def test_what_the_executor_refuses(run: Any, elsewhere: Path, words: tuple[str, 
     device = () if "--evaluator" in words else ("--evaluator", "executor:cpu")
     found = run("plan", *words, "-m", "h200", *device)
     assert found.exit == 2 and said in found.error_line
+
+
+@needs_torch
+def test_a_module_without_shapes_is_refused_wherever_it_is_built(run: Any, elsewhere: Path) -> None:
+    (elsewhere / "netmod.py").write_text(NET)
+    for words in (("run", "netmod:lazy", "--device", "cpu"), ("plan", "netmod:lazy", "-m", "h200")):
+        found = run(*words)
+        assert found.exit == 2 and "has no shape yet" in found.error_line

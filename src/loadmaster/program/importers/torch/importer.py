@@ -169,7 +169,8 @@ def _parameters_on_meta() -> Iterator[None]:
 
     def register_on_meta(module: Any, name: str, parameter: Any) -> None:
         register(module, name, parameter)
-        if parameter is not None and parameter.device.type != "meta":
+        has_shape = parameter is not None and not torch.nn.parameter.is_lazy(parameter)
+        if has_shape and parameter.device.type != "meta":
             if parameter not in known:
                 known[parameter] = torch.nn.Parameter(parameter.to("meta"), parameter.requires_grad)
             module._parameters[name] = known[parameter]
@@ -194,6 +195,15 @@ def model_and_inputs(
             remedy="return the module and a tuple of its example inputs",
         )
     module, args, *rest = result
+    is_lazy = require("torch", "torch").nn.parameter.is_lazy
+    for name, each in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(each):
+            raise BadProgram(
+                f"'{name}' of what '{spec}' returns has no shape yet",
+                object=spec,
+                number=name,
+                remedy="call the module once with its inputs before it is returned",
+            )
     return module if training else module.eval(), tuple(args), dict(rest[0]) if rest else {}
 
 
