@@ -567,7 +567,9 @@ class PlannedGraph:
             if session.memory is None:
                 raise
             needs = make_offload(repeated, machine.with_capacity(self._fast, UNLIMITED), room)
-            reason = error.message.removesuffix(error.remedy or "")
+            # What is left of the memory for the block is no number of the user's.
+            reason = error.message.removesuffix(error.remedy or "").partition(f" and '{self._fast}' has ")[0]
+            reason = f"{reason.removesuffix(': ')}: "
             raise self._too_little(session.memory, needs.least + needs.for_kernels, reason) from error
 
     def _too_little(self, memory: int, least: int, reason: str) -> BadMachine:
