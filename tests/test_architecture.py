@@ -51,7 +51,7 @@ TABLES = {
     "learn/policies.py": "names of agents -> the packages that their trained policies lie in",
 }
 """Where modules are named in strings: the one way to reach a part that comes later."""
-MOST_LINES = 725
+MOST_LINES = 800
 MOST_FILES = 339
 NOT_PACKAGED = {"bench", "benchmarks", "hdp", "reference", "tests", "tools"}
 

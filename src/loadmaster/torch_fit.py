@@ -64,6 +64,8 @@ class Fitted(Calls):
         self.seconds: dict[str, float] = {}
         self.hook: Any = None
         """Of `state_dict`."""
+        self.before = vars(module).get("_compiled_call_impl")
+        """Of a layer of a fitted model: by what that one calls it."""
         self.fit_again: Callable[[], Any] = lambda: None
         """After a refused `fit` of the same module: let this one's options hold again."""
         self._parts: dict[Any, Calls] = {}
@@ -261,8 +263,8 @@ def fit(
     return model
 
 
-_SESSIONS: dict[int, tuple[Mapping[str, Any], Session]] = {}
-"""By identity of the options: all graphs of one `torch.compile` share a session."""
+_SESSIONS: dict[int, tuple[Any, dict[str, Any], Session]] = {}
+"""By identity of the options, and what was in them: all graphs of one `torch.compile` share a session."""
 
 
 def backend(
@@ -304,10 +306,9 @@ def _backend(module: Any, inputs: Sequence[Any], options: Mapping[str, Any] | No
             remedy=f"use {', '.join(takes)}",
         )
     known = _SESSIONS.get(id(options))
-    if known is None or options is None:
-        session = _session("torch.compile", **chosen)
-        known = _SESSIONS[id(options)] = (options or {}, session)
-    session = known[1]
+    if known is None or options is None or known[1] != chosen:
+        known = _SESSIONS[id(options)] = (options, chosen, _session("torch.compile", **chosen))
+    session = known[2]
     for node, each in zip(
         (node for node in module.graph.nodes if node.op == "placeholder"), inputs, strict=False
     ):
@@ -611,6 +612,8 @@ def _detach(model: Any) -> None:
         each.join()
     for name in _OWN:
         vars(model).pop(name, None)
+    if fitted.before is not None:
+        model._compiled_call_impl = fitted.before
     if fitted.streamed is not None:
         fitted.streamed.restore()
     session.end()
@@ -623,6 +626,13 @@ def _release(session: Session) -> None:
     whenever the module is collected, perhaps while another model's graph is recorded: the device is not asked."""
     session.observer.stop = True
     leave_locked(session.pinned)
+    for _ in session.graphs:  # a step has the results of another graph's, which keep that one's
+        for graph in session.graphs:
+            graph.forget()
+    for each in session.compiled:
+        if all(graph.forget() for graph in each):
+            each.clear()
+    session.compiled.clear()
     session.graphs.clear()
     session.called.clear()
     session.lent.clear()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -461,6 +463,68 @@ def test_experts_that_get_other_rows_each_time_have_no_plan_for_every_number(
             assert same(model(rows(seed=seed)), plain(rows(seed=seed)))
     assert len(session_of(model).graphs) < 30 and len(session_of(model).called) == 1, "the first layer's"
     assert "4 layers of Routed (Linear, Sequential) came in more than 3 sizes" in capsys.readouterr().err
+
+
+def test_a_layer_of_a_model_in_pieces_may_be_fitted_too() -> None:
+    """Whoever calls a layer in another way goes on doing so when the model leaves it."""
+    plain, model = pair(_ended_inside, rows(), memory="2MiB")
+    fitted(model[0], rows(), memory="1MiB")
+    with pytest.raises(LoadmasterError, match="can't run in"):
+        fitted(model[1], rows(), memory="1KiB")
+    with torch.no_grad():
+        for count in range(4, 16):
+            assert same(model(rows(count)), plain(rows(count)))
+    assert model[0]._compiled_call_impl is model[0].fitted
+    twin = fitted(model, rows(), memory="3MiB")
+    assert same(twin(rows()), plain(rows()))
+
+
+def test_buffers_are_what_they_were_before_a_model_in_pieces_was_tried() -> None:
+    def make() -> Any:
+        return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), Looking(WIDTH, WIDTH))
+
+    plain, model = pair(make, rows(), training=True)
+    assert same(dict(model.named_buffers()), dict(plain.named_buffers()))
+    for _ in range(2):
+        assert same(step(model, rows()), step(plain, rows()))
+        assert same(dict(model.named_buffers()), dict(plain.named_buffers()))
+
+
+def test_a_model_in_pieces_that_is_gone_leaves_nothing() -> None:
+    """Dynamo compiles functions for the rest of a call that many models have: it keeps those."""
+
+    def trained() -> list[Any]:
+        _, model = pair(_ended_inside, rows(), training=True)
+        model(rows()).sum().backward()
+        session = session_of(model)
+        return [weakref.ref(each) for each in (model, session, *session.graphs)]
+
+    left = trained()
+    for _ in range(4):  # what a finalizer lets go of is collected next time
+        gc.collect()
+    assert not any(each() is not None for each in left)
+
+
+@pytest.mark.parametrize("memory", ["100%", "50%"])
+def test_weights_that_change_before_a_backward_call_are_refused(memory: str) -> None:
+    plain, model = pair(lambda: Stack(3), rows(), training=True, memory=memory)
+
+    def changed(each: Any, which: str) -> Any:
+        torch.manual_seed(0)
+        found = each(rows()).square().mean()
+        with torch.no_grad():
+            dict(each.named_parameters())[which].mul_(1.5)
+        found.backward()
+        return gradients(each)
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        changed(plain, "layers.2.weight")
+    with pytest.raises(LoadmasterError, match=r"'layers.2.weight' of 'Stack' was modified in place"):
+        changed(model, "layers.2.weight")
+    for each in (plain, model):
+        each.zero_grad()
+    # Neither needs the first one for a gradient of its own.
+    assert same(changed(model, "layers.2.bias"), changed(plain, "layers.2.bias"))
 
 
 def test_what_is_in_no_graph_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -492,7 +492,7 @@ def test_a_backend_of_torch_compile(by: str) -> None:
     found = {name: each.clone() for name, each in gradients(plain).items()}
     plain.zero_grad()
     assert same(loss.detach(), step(plain, rows())) and same(found, gradients(plain))
-    assert len({id(session) for given, session in torch_fit._SESSIONS.values()}) >= 1
+    assert len({id(session) for *_, session in torch_fit._SESSIONS.values()}) >= 1
 
 
 @pytest.mark.parametrize(
@@ -510,6 +510,15 @@ def test_what_the_backend_refuses_comes_as_an_error_of_ours(options: Any, said: 
     for _ in range(2):
         with pytest.raises(LoadmasterError, match=said):
             model(rows())
+
+
+def test_options_of_the_backend_that_were_changed_hold() -> None:
+    options: dict[str, Any] = {"memory": "1KiB", **QUICK}
+    with pytest.raises(LoadmasterError, match="can't run in"):
+        torch.compile(Stack(1), backend=torch_fit.backend, options=options)(rows())
+    options["memory"] = "4MiB"
+    model = Stack(1).eval()
+    assert same(torch.compile(model, backend=torch_fit.backend, options=options)(rows()), model(rows()))
 
 
 def test_errors_behind_the_compilers_are_found() -> None:

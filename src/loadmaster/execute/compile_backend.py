@@ -16,6 +16,7 @@ import logging
 import random
 import types
 import warnings
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -92,15 +93,19 @@ def _compiled(
 
     joint: list[Prepared] = []
     returned: list[int] = []
+    own_name, here = session.name, weakref.ref(session)  # AOTAutograd keeps the functions below
 
-    def name() -> str:
+    def planned(found: Prepared) -> PlannedGraph:
+        session = here()
+        assert session is not None, "whoever calls the model has its session"
         number = len(session.graphs)
-        return session.name if not number else f"{session.name} (graph {number + 1})"
+        name = own_name if not number else f"{own_name} (graph {number + 1})"
+        return PlannedGraph(found, session, name)
 
     def prepared(graph: Any, forward_outputs: int | None, primals: int) -> Prepared:
-        found = prepare(graph, forward_outputs, primals, session.name)
+        found = prepare(graph, forward_outputs, primals, own_name)
         if moved:
-            refuse_packed(found, session.name)
+            refuse_packed(found, own_name)
         return found
 
     def partition(joined: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
@@ -114,8 +119,7 @@ def _compiled(
         return parts
 
     def training(forward: Any, _: Any) -> Callable[[list[Any]], list[Any]]:
-        graph = PlannedGraph(joint[-1], session, name())
-        graphs[:] = [graph]
+        graphs[:] = [planned(joint[-1])]
         leaves = next(node for node in reversed(forward.graph.nodes) if node.op == "output").args[0]
         saved = list(leaves)[returned[-1] :]
         position = {node.name: at for at, node in enumerate(_placeholders(forward))}
@@ -123,7 +127,7 @@ def _compiled(
         def call(args: list[Any]) -> list[Any]:
             given = list(args)
             args.clear()
-            found, token = graph.forward(given)
+            found, token = graphs[0].forward(given)
             kept = [given[position[node.name]] if node.name in position else token for node in saved]
             return [*found, *kept]
 
@@ -132,30 +136,31 @@ def _compiled(
         return call
 
     def backward(_: Any, __: Any) -> Callable[[list[Any]], list[Any]]:
-        graph, count = graphs[0], len(joint[0].tangents)
+        count = len(joint[0].tangents)
 
         def call(args: list[Any]) -> list[Any]:
             tangents = args[len(args) - count :]
             token = args[tokens[0]]  # as long as somebody has it, calls of other threads keep the step
             args.clear()
-            return graph.backward(int(token), tangents)
+            return graphs[0].backward(int(token), tangents)
 
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
 
     def inference(forward: Any, example: Any) -> Callable[[list[Any]], list[Any]]:
-        graph = PlannedGraph(prepared(forward, None, len(example)), session, name())
+        graphs[:] = [planned(prepared(forward, None, len(example)))]
 
         def call(args: list[Any]) -> list[Any]:
             given = list(args)
             args.clear()
-            return graph.forward(given)[0]
+            return graphs[0].forward(given)[0]
 
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
 
     graphs: list[PlannedGraph] = []
     tokens: list[int] = []
+    session.compiled.append(graphs)
     compiler = aot_autograd(
         fw_compiler=training,
         bw_compiler=backward,
@@ -469,8 +474,6 @@ def leaving_nothing(model: Any, inputs: Any, overwritten: list[tuple[Any, Any]])
     finally:
         random.setstate(drawn[0])
         np.random.set_state(drawn[1])  # noqa: NPY002
-        for layer, name, before in buffers:
-            put_back(layer, name, before)
         hooked = _hooks(layers) != hooks
         changed = [each for each, version in weights if version_of(each) != version]
         addresses = {part.data_ptr() for each in changed for part in dense_parts(each)}
@@ -482,6 +485,8 @@ def leaving_nothing(model: Any, inputs: Any, overwritten: list[tuple[Any, Any]])
         with torch.no_grad():
             for value, before in [] if stays else reversed(overwritten):
                 value.copy_(before)
+            for layer, name, before in buffers:  # after those that graphs have changed: layers did so before
+                put_back(layer, name, before)
             for each, version, before in values:
                 if each._version != version:
                     each.copy_(before)

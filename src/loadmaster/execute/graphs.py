@@ -177,6 +177,7 @@ class PlannedGraph:
             self.session.take_back()
             step, drawn = self._step(number), None
             again = number in self._over
+            self._refuse_changed(step)
             if again:
                 drawn = random_state(device)
                 self._set_aside()
@@ -209,6 +210,30 @@ class PlannedGraph:
             if keeps:
                 self._over[number], step.executor = step, None
             return found
+
+    def _refuse_changed(self, step: Step) -> None:
+        """Weights that a backward call reads must be what they were: it would be told a mixture of old and new ones."""
+        statics = self.session.statics
+        changed = [
+            at
+            for at in step.changed
+            if at not in self.prepared.updates and step.args[at].untyped_storage().data_ptr() in statics
+        ]
+        if not changed:
+            return
+        late, repeats = set(self.prepared.backward), None
+        if self.choice is not None and self._base is not None:
+            repeats = self.choice.problem.program.repeats
+            late |= {self._base.op_node[op] for op in ([] if repeats is None else repeats.ops)}
+        for at in sorted(self.prepared.read_by(late) & set(changed)):
+            name = statics[step.args[at].untyped_storage().data_ptr()].name
+            raise BadMachine(
+                f"'{name}' of '{self.name}' was modified in place between the forward call and its backward call, which "
+                "needs it as it was",
+                object=self.name,
+                number=name,
+                remedy="step optimizers after all backward calls, or make the forward call again",
+            )
 
     def _step(self, number: int) -> Step:
         if self._active is not None and self._active.number == number:
@@ -271,6 +296,14 @@ class PlannedGraph:
     def is_waiting(self) -> bool:
         """Whether a step has been begun that has memory of its own until its backward call."""
         return self._active is not None or bool(self._waiting)
+
+    def forget(self) -> bool:
+        """Steps whose backward call nobody can make any more are over; False: there are others."""
+        self._waiting = {number: each for number, each in self._waiting.items() if each.is_wanted}
+        self._over = {number: each for number, each in self._over.items() if each.is_wanted}
+        if self._active is not None and not self._active.is_wanted:
+            self._active = None
+        return not (self._active or self._waiting or self._over)
 
     def let_go(self) -> None:
         """The memory is taken away: what a paused step has there goes to the host, the rest is made anew."""

@@ -43,8 +43,8 @@ class Calls:
         self.module, self.session, self._whole = module, session, whole
         self._compiled: dict[tuple[int, ...], Callable[..., Any]] = {}
         """By the hooks that are called for every module."""
-        self._apart: list[Any] = []
-        """Layers that are traced by themselves."""
+        self._apart: dict[Any, Callable[..., Any]] = {}
+        """Layers that are traced by themselves, and what is called in their place."""
         self._left: list[Any] = []
         """Those that were, and came in another size again and again."""
         # Whoever compiles what is around the module does not look in here.
@@ -176,9 +176,8 @@ class Calls:
             if taken or isinstance(layer, (torch.jit.ScriptModule, torch.nn.Embedding)):
                 continue
             if any(is_unread(part) for each in layer.parameters() for part in dense_parts(each)):
-                layer._compiled_call_impl = own_function(layer)
-                session.codes.append(layer._compiled_call_impl.__code__)
-                self._apart.append(layer)
+                layer._compiled_call_impl = self._apart[layer] = own_function(layer)
+                session.codes.append(self._apart[layer].__code__)
 
     @property
     def is_apart(self) -> bool:
@@ -188,12 +187,15 @@ class Calls:
     def _leave_those_that_vary(self) -> None:
         from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 
-        entries = {
-            layer: _debug_get_cache_entry_list(layer._compiled_call_impl.__code__) for layer in self._apart
-        }
-        varying = [layer for layer, known in entries.items() if len(known) > SIZES_OF_A_LAYER]
+        varying = [
+            layer
+            for layer, function in self._apart.items()
+            if len(_debug_get_cache_entry_list(function.__code__)) > SIZES_OF_A_LAYER
+        ]
         # What is in them would be next.
-        varying = list(dict.fromkeys(part for each in varying for part in each.modules() if part in entries))
+        varying = list(
+            dict.fromkeys(part for each in varying for part in each.modules() if part in self._apart)
+        )
         if varying:
             kinds = ", ".join(sorted({type(each).__name__ for each in varying}))
             self.session.say(
@@ -206,8 +208,9 @@ class Calls:
     def join(self, layers: Sequence[Any] | None = None) -> None:
         """Let layers that are traced by themselves be called as they are; None: all."""
         for each in list(self._apart) if layers is None else layers:
-            vars(each).pop("_compiled_call_impl", None)
-            self._apart.remove(each)
+            function = self._apart.pop(each)
+            if each._compiled_call_impl is function:  # and not what somebody has put there since
+                del each._compiled_call_impl
 
 
 def _backend_of(session: Session) -> Callable[..., Any]:

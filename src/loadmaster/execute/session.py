@@ -149,6 +149,8 @@ class Session:
     """Address of the storage -> which parameter or buffer it is."""
     read: set[str] = field(default_factory=set)
     """Names of those that graphs read."""
+    compiled: list[list[PlannedGraph]] = field(default_factory=list)
+    """Where what Dynamo has compiled finds its graph. Of functions that several models have it keeps that for ever."""
     codes: list[Any] = field(default_factory=list)
     """Of the functions that Dynamo has compiled graphs of."""
     pinned: list[Any] = field(default_factory=list)
@@ -665,7 +667,13 @@ class Step:
     @property
     def is_unchanged(self) -> bool:
         """Whether what the forward call was given is what it was."""
-        return self._versions == [version_of(each) for each in self.args]
+        return not self.changed
+
+    @property
+    def changed(self) -> list[int]:
+        """What the forward call was given and is something else by now."""
+        now = [version_of(each) for each in self.args]
+        return [at for at, (one, other) in enumerate(zip(self._versions, now, strict=True)) if one != other]
 
     @property
     def is_wanted(self) -> bool:

@@ -9,7 +9,7 @@ the caller has tensors on the device, they are no part of a plan.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -98,6 +98,17 @@ class Prepared:
             for at, node in made.items()
             if at not in self.replaced and _replaces(node, by_name[self.primals[at]], place)
         )
+
+    def read_by(self, names: Collection[str]) -> frozenset[int]:
+        """Primals that these calls read, as they are or through views."""
+        found = set()
+        for node in self.graph.nodes:
+            for source in node.all_input_nodes if node.name in names else ():
+                root = source
+                while root.op == "call_function" and shows(root):
+                    root = root.args[0]
+                found.add(root.name)
+        return frozenset(at for at, name in enumerate(self.primals) if name in found)
 
     def batch(self, inputs: Sequence[int]) -> Batch:
         """Where the samples of these primals are in the graph; refuses one that may mix them."""
