@@ -10,7 +10,6 @@ results there are.
 from __future__ import annotations
 
 import copy
-import functools
 import gc
 import logging
 import random
@@ -369,7 +368,6 @@ def dynamo_options() -> dict[str, Any]:
     return {name: value for name, value in options.items() if hasattr(torch._dynamo.config, name)}
 
 
-@functools.cache
 def _break_at_packed() -> None:
     """Lengths of packed sequences are numbers that a graph does not have. Before PyTorch 2.13 its tracer does not see
     that, and ends in an error."""
