@@ -273,7 +273,7 @@ def is_traced_otherwise() -> bool:
     the transforms of `torch.func`, derivatives that go forward, a mode of tensors without data."""
     torch = require("torch", "torch")
     fx = torch.fx._symbolic_trace
-    is_fx = getattr(fx, "is_fx_symbolic_tracing", fx.is_fx_tracing)  # the latter before PyTorch 2.9
+    is_fx = getattr(fx, "is_fx_symbolic_tracing", fx.is_fx_tracing)  # the latter in PyTorch 2.8
     return bool(
         torch.jit.is_tracing()
         or is_fx()
@@ -361,7 +361,7 @@ def dynamo_options() -> dict[str, Any]:
         "recompile_limit": _RECOMPILES,
         "run_gc_after_compile": False,  # half a second of the first answer; Python's own collector comes soon enough
         "skip_nnmodule_hook_guards": False,
-        "ignore_logging_functions": logged,  # since PyTorch 2.8
+        "ignore_logging_functions": logged,  # PyTorch 2.8 has none
     }
     if not hasattr(torch._dynamo.config, "recompile_limit"):  # its name before PyTorch 2.7
         options["cache_size_limit"] = _RECOMPILES
