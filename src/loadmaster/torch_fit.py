@@ -195,18 +195,18 @@ def fit(
             number=weights,
             remedy=f"use {', '.join(WEIGHTS)}",
         )
-    session = _session(
-        type(model).__name__,
-        memory=memory,
-        device=device,
-        weights=weights,
-        machine=machine,
-        search=search,
-        background=background,
-        measure=measure,
-        cache=cache,
-        quiet=quiet,
-    )
+    options: dict[str, Any] = {
+        "memory": memory,
+        "device": device,
+        "weights": weights,
+        "machine": machine,
+        "search": search,
+        "background": background,
+        "measure": measure,
+        "cache": cache,
+        "quiet": quiet,
+    }
+    session = _session(type(model).__name__, **options)
     earlier = getattr(model, "fitted", None)
     if isinstance(earlier, Fitted):
         _detach(model)
@@ -245,17 +245,7 @@ def fit(
     session.wait_for_begun()
     here = weakref.ref(model)  # whoever keeps what stands behind a module keeps no module
     fitted.fit_again = lambda: fit(
-        here(),
-        memory=memory if session.memory is None else session.memory,
-        device=device,
-        optimizer=optimizer,
-        weights=weights,
-        machine=machine,
-        search=search,
-        background=background,
-        measure=measure,
-        cache=cache,
-        quiet=quiet,
+        here(), optimizer=optimizer, **{**options, "memory": session.memory or memory}
     )
     fitted.seconds["fit"] = clock.now() - began
     for graph in session.graphs:
