@@ -31,7 +31,9 @@ from loadmaster.execute.session import Session
 from loadmaster.program.importers.torch.compiled import Prepared, prepare
 from loadmaster.program.importers.torch.importer import quiet
 from loadmaster.program.importers.torch.masks import lay_out_masks, simplify_masks
+from loadmaster.program.importers.torch.nested import inline_regions
 from loadmaster.program.importers.torch.recurrent import keep_recurrent
+from loadmaster.program.importers.torch.repeated_layers import LayersDiffer, expand_layers, share_layers
 
 
 def compile_graph(session: Session, module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -49,6 +51,7 @@ def compile_graph(session: Session, module: Any, inputs: Sequence[Any]) -> Calla
             module, inputs, lambda *graph: compile_graph(session, *graph), run_as_it_is, _RECOMPILES
         )
     device = torch.device(session.device)
+    inline_regions(module)
     simplify_masks(module)
     keep_recurrent(module)
     if device.type == "cuda":
@@ -108,13 +111,12 @@ def _compiled(
         return found
 
     def partition(joined: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
-        if not joint_inputs:  # a region that is one op of the graph (`torch.compiler.nested_compile_region`)
-            return default_partition(joined, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
         primals = len(joint_inputs[0])
-        joint.append(prepared(joined, num_fwd_outputs, primals))
-        returned.append(num_fwd_outputs)
         parts = default_partition(joined, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
         _save_something(parts[0], parts[1], num_fwd_outputs)
+        expand_layers(joined)
+        joint.append(prepared(joined, num_fwd_outputs, primals))
+        returned.append(num_fwd_outputs)
         return parts
 
     def training(forward: Any, _: Any) -> Callable[[list[Any]], list[Any]]:
@@ -147,6 +149,7 @@ def _compiled(
         return call
 
     def inference(forward: Any, example: Any) -> Callable[[list[Any]], list[Any]]:
+        expand_layers(forward)
         graphs[:] = [planned(prepared(forward, None, len(example)))]
 
         def call(args: list[Any]) -> list[Any]:
@@ -168,7 +171,20 @@ def _compiled(
         keep_inference_input_mutations=True,
     )
     with quiet():
+        shared = share_layers(module, inputs)
+        for _ in range(_TRIES):
+            if shared is None:
+                break
+            try:
+                with shared.known():
+                    return compiler(shared.module, list(inputs))  # type: ignore[no-any-return]
+            except LayersDiffer as error:
+                shared = shared.without(error.name)
         return compiler(module, list(inputs))  # type: ignore[no-any-return]
+
+
+_TRIES = 3
+"""How often a graph is traced with layers that are alike, if some turn out not to be, before it is traced as it is."""
 
 
 def _save_something(forward: Any, backward: Any, outputs: int) -> None:

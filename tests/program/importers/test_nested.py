@@ -8,7 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fit_cases import prepared_graph  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from fit_cases import gradients, pair, prepared_graph, same, session_of, step  # noqa: E402
 from loadmaster.errors import BadProgram  # noqa: E402
 from loadmaster.execute.compile_backend import retargeted  # noqa: E402
 from loadmaster.program.importers.torch.captured import capture  # noqa: E402
@@ -68,3 +71,40 @@ def test_a_captured_function_has_them_too() -> None:
 
     captured = capture(Module(), (torch.ones(3),), name="branching")
     assert has_nested(captured.graph) and "cond" in captured.program.op_name
+
+
+class Region(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    @torch.compiler.nested_compile_region
+    def forward(self, x: Any) -> Any:
+        return x + self.out(torch.relu(self.into(x)) * torch.tensor([1.0, 2.0]).repeat(32))
+
+
+class Regions(nn.Module):
+    def __init__(self, checkpoints: bool) -> None:
+        super().__init__()
+        self.layers, self.checkpoints = nn.ModuleList(Region() for _ in range(3)), checkpoints
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False) if self.checkpoints else layer(x)
+        return x
+
+
+@pytest.mark.parametrize("checkpoints", [False, True], ids=["plain", "in a checkpoint"])
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_what_is_compiled_once_is_planned_op_by_op(training: bool, checkpoints: bool) -> None:
+    given = torch.randn(8, 16)
+    plain, ours = pair(lambda: Regions(checkpoints), given, training=training)
+    if training:
+        assert same(step(ours, given), step(plain, given)) and same(gradients(ours), gradients(plain))
+    else:
+        with torch.no_grad():
+            assert same(ours(given), plain(given))
+    (graph,) = session_of(ours).graphs
+    assert not has_nested(graph.prepared.graph)
+    products = [node for node in graph.prepared.graph.nodes if "addmm" in str(node.target)]
+    assert len(products) >= 6  # two in each layer, and those that a checkpoint runs again

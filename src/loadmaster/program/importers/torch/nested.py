@@ -2,6 +2,7 @@
 arguments, and of a user's op that writes over what it is given (it gets copies, which are results).
 
     nest_graphs(module, graph)
+    inline_regions(module)                     # those that are no more than a part of a graph
 
 To a plan such a call is one op: what its graphs make between them is its workspace.
 """
@@ -66,6 +67,40 @@ def nest_graphs(module: Any, graph: Any) -> None:
     for node in own:
         if not node.users:
             graph.erase_node(node)
+
+
+def inline_regions(module: Any) -> None:
+    """Put what is compiled once (`torch.compiler.nested_compile_region`) where it is called, in a graph of torch functions:
+    to a plan, its ops are ops as others are."""
+    torch = require("torch", "torch")
+    for each in module.children():  # regions, and graphs of higher-order ops
+        if isinstance(each, torch.fx.GraphModule):
+            inline_regions(each)
+    graph, count = module.graph, 0
+    calls = [node for node in graph.nodes if str(node.target) == "invoke_subgraph"]
+    for call in calls:
+        inner, _, *given = call.args
+        region = attribute(module, inner.target)
+        own = dict(zip((node for node in region.graph.nodes if node.op == "placeholder"), given, strict=True))
+        with graph.inserting_before(call):
+            for node in region.graph.nodes:
+                if node.op == "output":
+                    results = torch.fx.map_arg(node.args[0], own.__getitem__)
+                elif node.op == "get_attr":
+                    name, count = f"_region_{count}", count + 1
+                    setattr(module, name, attribute(region, node.target))
+                    own[node] = graph.get_attr(name)
+                    own[node].meta = dict(node.meta)
+                elif node.op != "placeholder":
+                    own[node] = graph.node_copy(node, own.__getitem__)
+        for user in list(call.users):
+            user.replace_all_uses_with(results[user.args[1]])
+            graph.erase_node(user)
+        graph.erase_node(call)
+        if not inner.users:
+            graph.erase_node(inner)
+    if calls:
+        module.recompile()
 
 
 def _is_flat(node: Any) -> bool:
