@@ -180,6 +180,10 @@ def _compiled(
                     return compiler(shared.module, list(inputs))  # type: ignore[no-any-return]
             except LayersDiffer as error:
                 shared = shared.without(error.name)
+            except LoadmasterError:
+                raise
+            except Exception:  # what has to do with the whole is said again
+                break
         return compiler(module, list(inputs))  # type: ignore[no-any-return]
 
 

@@ -334,6 +334,29 @@ class Between(Net):
         return self.head(x)
 
 
+class SameBefore(Net):
+    """What gives its argument back stands before the layer."""
+
+    def forward(self, x: Any, *rest: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x.to(torch.float32)) * x
+        return self.head(x)
+
+
+class Slice(Net):
+    """Every layer is given a part of the same tensor, which does not begin where that does."""
+
+    def forward(self, x: Any, *rest: Any) -> Any:
+        for layer in self.layers:
+            x = layer(torch.cat([x, x.square()])[2:])
+        return self.head(x)
+
+
+class Viewing(Block):
+    def forward(self, x: Any) -> Any:
+        return x + self.out(F.gelu(self.into(x.flatten(0, 1).tanh()))).view(x.shape)
+
+
 class Summed(Net):
     """The gradient of the last layer's result lies otherwise than that of the others."""
 
@@ -367,6 +390,8 @@ CASES: list[tuple[str, Callable[[], Any], int | None, int | None]] = [
     ("read twice, and by others", Encoder, 4, 0),
     ("all results", Everything, 4, 0),
     ("what is between", Between, 8, 2),
+    ("a part of a tensor", lambda: Slice(Viewing), 4, 3),
+    ("what is before", lambda: SameBefore(Same), 4, 0),
     ("sum of the last", Summed, 4, 2),
     ("sum of each", Apart, 4, 2),  # and then it is traced as it is
 ]

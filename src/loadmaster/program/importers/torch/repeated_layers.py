@@ -343,7 +343,8 @@ def _adds_up_otherwise(node: Any, own: Mapping[Any, int]) -> bool:
     order. What gives its argument back (`to`, of the same type) is no reader."""
     value, same = node.meta["example_value"], [node]
     for each in same:  # it grows
-        same += [user for user in each.users if user in own and user.meta["example_value"] is value]
+        near = (*each.all_input_nodes, *each.users)
+        same += [other for other in near if other.meta.get("example_value") is value and other not in same]
     readers = [user for each in same for user in each.users if user not in same]
     inside = [reader for reader in readers if reader in own]
     uses = [
@@ -503,7 +504,8 @@ def _traced(
         partition_fn=partition,
         keep_inference_input_mutations=True,
     )
-    with tracing(TracingContext(mode)), suppress(Found):
+    # `Found`, or what it complains of: it says that again of the whole.
+    with tracing(TracingContext(mode)), suppress(Exception):
         compiler(layer, list(inputs))
     return found[0] if found else None
 
@@ -694,13 +696,17 @@ class _Copies:
     """Tensors without data like those of another trace, which share memory as those do."""
 
     def __init__(self) -> None:
-        self._storages: dict[int, Any] = {}
+        self._storages: dict[int, tuple[Any, int]] = {}
+        """By storage of theirs: ours, and how many bytes later a tensor begins there."""
 
     def know(self, theirs: Any, own: Any) -> None:
         """What one node has there, the other has here."""
-        theirs, here = theirs.meta["val"], own.meta["val"].untyped_storage()
-        if theirs.untyped_storage().nbytes() <= here.nbytes():  # and not a part of it alone
-            self._storages.setdefault(_storage(theirs), here)
+        there, here = theirs.meta["val"], own.meta["val"]
+        later = _start(here) - _start(there)
+        if (
+            there.untyped_storage().nbytes() + later <= here.untyped_storage().nbytes()
+        ):  # and not a part of it alone
+            self._storages.setdefault(_storage(there), (here.untyped_storage(), later))
 
     def of(self, node: Any, found: Mapping[Any, Any]) -> Any:
         """The value of this node, the sources of which are found."""
@@ -724,10 +730,15 @@ class _Copies:
         with unset_fake_temporarily(), torch.no_grad():
             if key not in self._storages:
                 size = int(value.untyped_storage().nbytes())
-                self._storages[key] = torch.UntypedStorage(size, device="meta")
-            plain = torch.empty(0, dtype=value.dtype, device="meta")
-            plain.set_(self._storages[key], value.storage_offset(), value.shape, value.stride())
+                self._storages[key] = torch.UntypedStorage(size, device="meta"), 0
+            storage, later = self._storages[key]
+            plain, start = torch.empty(0, dtype=value.dtype, device="meta"), _start(value) + later
+            plain.set_(storage, start // value.element_size(), value.shape, value.stride())
             return FakeTensor(value.fake_mode, plain, value.device)
+
+
+def _start(value: Any) -> int:
+    return int(value.storage_offset() * value.element_size())
 
 
 def _merge_views(graph: Any) -> None:
