@@ -357,6 +357,14 @@ class Viewing(Block):
         return x + self.out(F.gelu(self.into(x.flatten(0, 1).tanh()))).view(x.shape)
 
 
+class Attention(Block):
+    """Three parts of one product are kept for the backward pass."""
+
+    def forward(self, x: Any) -> Any:
+        query, key, value = torch.cat([self.into(self.norm(x)), x], -1).unflatten(-1, (3, WIDTH)).unbind(-2)
+        return x + torch.softmax(query @ key.mT, -1) @ value
+
+
 class Summed(Net):
     """The gradient of the last layer's result lies otherwise than that of the others."""
 
@@ -391,6 +399,7 @@ CASES: list[tuple[str, Callable[[], Any], int | None, int | None]] = [
     ("all results", Everything, 4, 0),
     ("what is between", Between, 8, 2),
     ("a part of a tensor", lambda: Slice(Viewing), 4, 3),
+    ("parts of one product", lambda: Net(Attention), 4, 3),
     ("what is before", lambda: SameBefore(Same), 4, 0),
     ("sum of the last", Summed, 4, 2),
     ("sum of each", Apart, 4, 2),  # and then it is traced as it is

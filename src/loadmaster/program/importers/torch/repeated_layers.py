@@ -36,7 +36,7 @@ _NAMES = """
 """
 _VIEWS = frozenset(_NAMES.split())
 """Functions that may give a view of their first argument, or itself, and change nothing."""
-_IDLE = ("_log_api_usage_once", "_assert", "_check", "setitem")
+_IDLE = ("_log_api_usage_once", "_assert", "_check", "setitem", "broadcast_shapes")
 """How functions begin that give no tensor, and do not change how others are traced."""
 _OPENS, _CLOSES = "_enter_autocast", "_exit_autocast"
 
@@ -700,12 +700,10 @@ class _Copies:
         """By storage of theirs: ours, and how many bytes later a tensor begins there."""
 
     def know(self, theirs: Any, own: Any) -> None:
-        """What one node has there, the other has here."""
+        """What one node has there, the other has here: all of its memory, and not a part of it alone."""
         there, here = theirs.meta["val"], own.meta["val"]
         later = _start(here) - _start(there)
-        if (
-            there.untyped_storage().nbytes() + later <= here.untyped_storage().nbytes()
-        ):  # and not a part of it alone
+        if later >= 0 and later + there.untyped_storage().nbytes() <= here.untyped_storage().nbytes():
             self._storages.setdefault(_storage(there), (here.untyped_storage(), later))
 
     def of(self, node: Any, found: Mapping[Any, Any]) -> Any:
