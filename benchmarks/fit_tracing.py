@@ -64,10 +64,11 @@ def child(name: str, train: bool, share: bool) -> dict[str, Any]:
     """One fit, in a process of its own."""
     import loadmaster
     from loadmaster.execute import compile_backend
+    from loadmaster.program.importers.torch.repeated_layers import share_layers
 
     traced: list[float] = []
     layers = 0
-    whole, find = compile_backend._compiled, compile_backend.share_layers
+    whole = compile_backend._compiled
 
     def timed(*args: Any, **options: Any) -> Any:
         before = time.process_time()
@@ -77,11 +78,11 @@ def child(name: str, train: bool, share: bool) -> dict[str, Any]:
 
     def shared(*args: Any) -> Any:
         nonlocal layers
-        found = find(*args) if share else None
+        found = share_layers(*args) if share else None
         layers += 0 if found is None else len(found)
         return found
 
-    compile_backend._compiled, compile_backend.share_layers = timed, shared
+    vars(compile_backend).update(_compiled=timed, share_layers=shared)
     model, given = build(name, train)
     before = time.process_time()
     loadmaster.fit(model, given, memory="75%", device="cpu", search=0, measure=False, quiet=True)
@@ -100,7 +101,7 @@ def row(name: str, train: bool) -> dict[str, Any]:
     found = {}
     for share in (False, True):
         words = [sys.executable, __file__, "--child", name, str(int(train)), str(int(share))]
-        answer = subprocess.run(words, check=True, capture_output=True, text=True, env=None)
+        answer = subprocess.run(words, check=True, capture_output=True, text=True)
         found[share] = json.loads(answer.stdout.splitlines()[-1])
     whole, ours = found[False], found[True]
     if (whole["ops"], whole["predicted"]) != (ours["ops"], ours["predicted"]):

@@ -391,8 +391,8 @@ CASES: list[tuple[str, Callable[[], Any], int | None, int | None]] = [
     ("puts into its own", lambda: Net(Put), 0, 0),
     ("constants", lambda: Net(WithConstant), 4, 3),
     ("complex numbers", lambda: Net(Complex), 4, None),  # PyTorch's own fails to train them
-    ("autocast inside", lambda: Net(Autocast), 0, 0),
-    ("autocast around", Within, 0, 0),
+    ("autocast inside", lambda: Net(Autocast), 4, 3),
+    ("autocast around", Within, 4, 3),
     ("frozen", Frozen, 6, 2),
     ("shared weights", Shared, 4, 3),
     ("read twice, and by others", Encoder, 4, 0),
@@ -427,6 +427,15 @@ def test_buffers_that_layers_change_are_changed_in_the_whole_graph(
 ) -> None:
     assert_as_if_whole(monkeypatch, Images, torch.randn(2, 3, 6, 6), training=training)
     assert bool(calls) != training
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_a_call_under_an_autocast_is_that_of_the_whole(
+    training: bool, calls: list[int], monkeypatch: Any
+) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_as_if_whole(monkeypatch, Net, torch.randn(2, 5, WIDTH), training=training)
+    assert calls[-1] == (3 if training else 4)
 
 
 def test_a_fitted_model_with_layers_that_are_alike_is_the_ordinary_one(calls: list[int]) -> None:

@@ -61,6 +61,8 @@ class _Region:
     nodes: list[Any]
     path: str
     """Of its module."""
+    autocasts: tuple[Any, ...]
+    """Nodes that open those which it is traced under."""
     given: list[Any] = field(default_factory=list)
     """What it reads of others, in order."""
     roots: list[Any] = field(default_factory=list)
@@ -148,7 +150,7 @@ def share_layers(module: Any, inputs: Sequence[Any]) -> Shared | None:
     from torch._guards import detect_fake_mode
 
     mode = detect_fake_mode(list(inputs))
-    if mode is None or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+    if mode is None:
         return None
     device = next((each.device for each in inputs if each.ndim), torch.device("cpu"))
     layers: dict[str, tuple[_Kind, _Region]] = {}
@@ -164,8 +166,8 @@ def share_layers(module: Any, inputs: Sequence[Any]) -> Shared | None:
 
 def _find(graph: Any) -> list[list[_Region]]:
     """Layers that are alike, the largest possible, in groups."""
-    open_nodes = _under_modes(graph)
-    if open_nodes is None:
+    autocasts = _autocasts(graph)
+    if autocasts is None:
         return []
     trained = _reaching_gradients(graph)
     parts: list[list[Any]] = [[node for node in graph.nodes if node.op != "placeholder"]]
@@ -178,8 +180,10 @@ def _find(graph: Any) -> list[list[_Region]]:
         parts = []
         for run in runs:
             key = region = None
-            if sizes[_size(run, depth)] > 1 and open_nodes.isdisjoint(run):
-                region = _Region(run, _stack(run[0])[depth][1])
+            within = autocasts.get(run[0])
+            is_one = all(autocasts.get(node) == within for node in run)
+            if within is not None and is_one and sizes[_size(run, depth)] > 1:
+                region = _Region(run, _stack(run[0])[depth][1], within)
                 key = _signature(region, trained)
             if key is None or region is None:
                 parts.append(run)
@@ -217,27 +221,27 @@ def _size(run: Sequence[Any], depth: int) -> tuple[str, int]:
     return _stack(run[0])[depth][2], len(run)
 
 
-def _under_modes(graph: Any) -> set[Any] | None:
-    """Nodes that are traced under an autocast or a gradient mode of their own; None: there is something else that changes
-    how others are traced."""
+def _autocasts(graph: Any) -> dict[Any, tuple[Any, ...]] | None:
+    """The autocasts of the graph itself that each node is traced under, but for nodes with a gradient mode of their own;
+    None: there is something else that changes how others are traced."""
     torch = require("torch", "torch")
-    found, autocasts, enabled = set(), 0, torch.is_grad_enabled()
+    found: dict[Any, tuple[Any, ...]] = {}
+    within: tuple[Any, ...] = ()
+    enabled = torch.is_grad_enabled()
     for node in graph.nodes:
         name = _name(node)
+        if enabled == torch.is_grad_enabled():
+            found[node] = within
         if name == _OPENS:
-            autocasts += 1
+            within = (*within, node)
         elif name == _CLOSES:
-            autocasts -= 1
+            within = tuple(each for each in within if each is not node.args[0])
         elif name == "_set_grad_enabled":
             enabled = node.args[0]
-        elif (
-            node.op.startswith("call_")
-            and node.meta.get("example_value") is None
-            and not name.startswith(_IDLE)
-        ):
+        elif node.op.startswith("call_") and node.meta.get("example_value") is None:
+            if name.startswith(_IDLE):
+                continue
             return None
-        if autocasts or enabled != torch.is_grad_enabled():
-            found.add(node)
     return found
 
 
@@ -335,7 +339,8 @@ def _signature(region: _Region, trained: set[Any]) -> Any:
     escapes = tuple(own[node] for node in region.roots)
     views = tuple(own[node] for node in region.outside)
     looks = tuple(_looks(node.meta["example_value"]) for node in region.given)
-    return calls, looks, escapes, views, region.trained
+    modes = tuple(token(node.args) for node in region.autocasts)
+    return calls, modes, looks, escapes, views, region.trained
 
 
 def _adds_up_otherwise(node: Any, own: Mapping[Any, int]) -> bool:
@@ -425,8 +430,10 @@ def _trace(module: Any, region: _Region, mode: Any, device: Any) -> _Kind | None
     own: dict[Any, Any] = {}
     for node in region.given:
         own[node] = graph.placeholder(node.name)
-    for node in region.nodes:
+    for node in (*region.autocasts, *region.nodes):
         own[node] = graph.node_copy(node, own.__getitem__)
+    for node in reversed(region.autocasts):
+        graph.call_function(torch.amp.autocast_mode._exit_autocast, (own[node],))
     leaves = []
     for node, trained in zip(region.roots, region.trained, strict=True):
         stops = node.meta["example_value"].requires_grad and not trained
