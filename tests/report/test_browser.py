@@ -206,6 +206,20 @@ def test_every_kind_opens_in_light_dark_and_narrow(
         assert "undefined" not in page.locator("main").inner_text()
 
 
+def test_both_learning_curves_have_one_scale(mapping: ReportFacts, opened: Open) -> None:
+    """By seconds a first value may be missing: the next came at the same moment."""
+    run = {"group": "g", "solver": "s", "seed": 0, "last_evaluation": 9, "last_second": 9.0}
+    run |= {"evaluations": [1, 2, 3], "values": [170, 155, 127], "seconds": [2.0, 5.0]}
+    run |= {"values_by_seconds": [155, 127], "bounds": {"evaluations": [], "seconds": [], "values": []}}
+    curves = {"runs": [run], "baselines": [["base", 170]], "bound": 124, "unit": "bytes"}
+    heights = opened(mapping.path).evaluate(
+        "(curves) => [...learningCurves(curves).querySelectorAll('figure')].map("
+        "(figure) => [...figure.querySelectorAll('.tick.end')].map((tick) => tick.textContent))",
+        curves,
+    )
+    assert len(heights) == 2 and heights[0] == heights[1]
+
+
 def test_hostile_names_are_text_and_nothing_else(tmp_path: Path, opened: Open) -> None:
     build = Builder("n")
     last = build.tensor("x", bytes=640, kind="input")
