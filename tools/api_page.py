@@ -17,7 +17,15 @@ import loadmaster as lm
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 PARTS = {
     "PyTorch models": ("fit",),
-    "Models and machines": ("load_model", "load_machine", "Program", "Builder", "Machine", "needs"),
+    "Models and machines": (
+        "load_model",
+        "ImportOptions",
+        "load_machine",
+        "Program",
+        "Builder",
+        "Machine",
+        "needs",
+    ),
     "Planning": ("plan", "Result", "Budget", "fits", "Fits", "fit"),
     "Problems": ("make_problem", "Problem", "Allocation", "read_buffers", "Pins", "parse_pins"),
     "Solving": (

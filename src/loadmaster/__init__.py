@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from loadmaster.planner import Result, make_problem, plan
     from loadmaster.planner.fitting import Fits, fits
     from loadmaster.program import Builder, Program
+    from loadmaster.program.importers import ImportOptions
     from loadmaster.program.models import load_model
     from loadmaster.report import write_report
     from loadmaster.runs.session import solve
@@ -49,6 +50,7 @@ __all__ = [
     "Budget",
     "Builder",
     "Fits",
+    "ImportOptions",
     "LoadmasterError",
     "Machine",
     "Meter",
@@ -92,6 +94,7 @@ _HOME = {
     "Budget": "search.solver",
     "Builder": "program",
     "Fits": "planner.fitting",
+    "ImportOptions": "program.importers",
     "LoadmasterError": "errors",
     "Machine": "machine",
     "Meter": "search.solver",

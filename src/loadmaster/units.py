@@ -15,6 +15,8 @@ _TIME = {"s": 10**12, "ms": 10**9, "us": 10**6, "µs": 10**6, "ns": 10**3, "ps":
 _PREFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
 _LONGEST = 100
 """Characters of a size: more say nothing, and take long to look through."""
+_BITS = re.compile(r"(?=.*[A-Z])([KMGTkmgt]i?)b(/s)?")
+"""'Gb' beside 'GB': whoever writes a prefix large and the b small means bits. In 'gb' all is small, and says nothing."""
 _NUMBER = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([a-zµ/]*)\s*", re.I)
 
 
@@ -28,9 +30,14 @@ def _parse(value: object, what: str) -> tuple[float | int, str]:
     match = _NUMBER.fullmatch(value) if len(value) <= _LONGEST else None
     if match is None:
         raise ValueError(f"{what} can't be read from {shorten(value)}")
-    digits = match.group(1).replace("_", "")
+    digits, unit = match.group(1).replace("_", ""), match.group(2)
+    bits = _BITS.fullmatch(unit)
+    if bits is not None:
+        raise ValueError(
+            f"{what} has the unit '{unit}', which means bits: give bytes, as {bits[1]}B{bits[2] or ''}"
+        )
     number = int(digits) if digits.isdigit() else float(digits)
-    return number, match.group(2).lower()
+    return number, unit.lower()
 
 
 def _scaled(number: float | int, factor: int, what: str) -> int:

@@ -62,6 +62,7 @@ WRONG = {
     "id,lower,upper\na,0,1\n": "line 1: there is no column 'size'",
     "id,lower,size\na,0,1\n": "no column 'upper' or 'end'",
     "id,lower,upper,size,colour\n": "the column 'colour' is not known",
+    "id;lower;upper;size\n": "the columns are separated by ';': write commas there",
     "id,id,lower,upper,size\n": "the column 'id' is there twice",
     "id,lower,upper,end,size\n": "is there twice",
     "id,lower,upper,size\na,0,1\n": "line 2: 3 fields, and the header has 4",

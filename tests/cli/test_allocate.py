@@ -159,3 +159,20 @@ def test_a_real_model(tmp_path: Path) -> None:
     model = Path(onnx.__file__).parent / "backend/test/data/light/light_densenet121.onnx"
     code, answer, _ = run(model, "--minimize", folder=tmp_path)
     assert code == 0 and answer["rows"][1]["bytes"] == 8_429_568 and answer["rows"][1]["status"] == "optimal"
+
+
+def test_a_model_that_leaves_sizes_open(csv: Path, tmp_path: Path) -> None:
+    """Its error says to give --shape: the command that says so has to take it."""
+    onnx = pytest.importorskip("onnx")
+    helper = onnx.helper
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ("batch", 8)) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    opsets = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "open.onnx")
+    code, answer, _ = run("open.onnx", "--minimize", folder=tmp_path)
+    *_, option, shape = answer["error"]["message"].split()
+    assert code == 2 and option == "--shape"
+    code, answer, _ = run("open.onnx", "--minimize", option, shape, folder=tmp_path)
+    assert code == 0 and answer["rows"][1]["bytes"] > 0
+    code, answer, _ = run(csv, "--minimize", option, shape, folder=tmp_path)
+    assert code == 2 and "has buffers: leave it out" in answer["error"]["message"]

@@ -181,3 +181,20 @@ def test_a_disk_that_refuses(run: Any, monkeypatch: Any, light: Path, tmp_path: 
     monkeypatch.setattr("loadmaster.program.save", full)
     result = run("import", light / "light_squeezenet.onnx", "--out", tmp_path / "x.npz", "--quiet")
     assert result.exit == 2 and "No space left on device" in result.error_line
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("net.pt", "net.py:build"),
+        ("net.mlir", "compile().as_text()"),
+        ("net.ort", ".onnx"),
+        ("net.h5", "convert"),
+    ],
+)
+def test_files_that_are_not_read_say_what_is(
+    run: Any, run_json: Any, tmp_path: Path, name: str, remedy: str
+) -> None:
+    (tmp_path / name).write_bytes(b"something")
+    assert remedy in refused(run, run_json, "import", tmp_path / name)
+    assert remedy in refused(run, run_json, "plan", tmp_path / name, "--machine", "nnp-i")

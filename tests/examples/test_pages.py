@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import inspect
 import os
@@ -148,6 +149,31 @@ def test_the_options_of_fit_are_on_its_page() -> None:
     (made,) = (each for each in ast.parse(code).body if getattr(each, "name", "") == "fit")
     assert isinstance(made, ast.FunctionDef)
     assert named == {each.arg for each in [*made.args.args, *made.args.kwonlyargs]} - {"model"}
+
+
+@pytest.mark.parametrize("page", ["hardware", "importers", "malloc_game", "mapping", "tpu"])
+def test_the_code_of_pages_about_problems_runs(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder with what the page says is there. Code of executorch.md and gpu.md needs their packages and a GPU."""
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", text(page), re.S)
+    if page == "malloc_game":
+        pytest.importorskip("gymnasium")
+    if page == "hardware":
+        convnet = DOCS.parent / "examples" / "measure_cpu" / "convnet.py"
+        subprocess.run([sys.executable, convnet, "convnet.npz"], check=True, timeout=100)
+        (tmp_path / "examples").symlink_to(DOCS.parent / "examples")
+        blocks = [block.replace("evaluations=200", "evaluations=8") for block in blocks]
+    if page == "importers":
+        onnx = pytest.importorskip("onnx")
+        value = functools.partial(onnx.helper.make_tensor_value_info, elem_type=1)
+        ends = [value("data", shape=(1, 3, "h", "w"))], [value("y", shape=None)]
+        graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["data"], ["y"])], "g", *ends)
+        onnx.save(onnx.helper.make_model(graph, ir_version=10), "model.onnx")
+        blocks = ["import loadmaster as lm", *re.findall(r"^In Python: `(.*)`\.$", text(page), re.M)]
+    assert blocks
+    exec(compile("\n".join(blocks), f"{page}.md", "exec"), {})
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)

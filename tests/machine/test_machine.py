@@ -236,3 +236,13 @@ def test_units_read_and_show() -> None:
     for bad in (True, None, "", "-3", "1e400", [1], "0x10"):
         with pytest.raises(ValueError):
             parse_bytes(bad)
+
+
+@pytest.mark.parametrize("text", ["10Gb", "64Kib", "1.5 Mb"])
+def test_bits_are_not_taken_for_bytes(text: str) -> None:
+    unit = text.lstrip("0123456789. ")
+    with pytest.raises(ValueError, match=f"'{unit}', which means bits: give bytes, as {unit[:-1]}B$"):
+        parse_bytes(text)
+    with pytest.raises(ValueError, match=f"'{unit}/s', which means bits: give bytes, as {unit[:-1]}B/s$"):
+        parse_rate(f"{text}/s")
+    assert parse_bytes("10gb") == parse_bytes("10GB") == parse_rate("10gb/s") == 10**10

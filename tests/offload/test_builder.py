@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from loadmaster import planner
 from loadmaster.errors import BadMachine, BadProgram
 from loadmaster.offload.model import unmeasured_kernels
 from loadmaster.offload.problem import LEADS, Offload
@@ -154,6 +155,28 @@ def test_a_gradient_is_as_large_as_its_weight(backward: bool, helps: str) -> Non
     build.op("back", "matmul", reads=[given, more], writes=[gradient], backward=backward)
     with pytest.raises(BadMachine, match=f"'back'.*{helps}"):
         Offload(build.build(), gpu(5120))
+
+
+def test_what_is_larger_than_all_memories_together_is_refused_with_the_bytes() -> None:
+    """It said that no plan was found, and to give more budget."""
+    program = chain(*[1024] * 10)  # the input and nine weights
+    machine = gpu(3584).with_capacity("host", 1024)
+    words = r"take 5\.50 KiB .* have 4\.50 KiB together: give --capacity host=5632 or more"
+    with pytest.raises(BadMachine, match=words):
+        Offload(program, machine)
+
+
+def test_a_slow_memory_that_is_too_small_is_named_where_nothing_fits() -> None:
+    """Together they would hold it, and plans begin with all of it in the slow one."""
+    program, machine = chain(*[1024] * 10), gpu(3584).with_capacity("host", 4096)
+    found = planner.plan(program, machine, problem="offload", budget=4)
+    assert found.plan is None and str(found.error).endswith(
+        "needs 5.50 KiB of 'host', which has 4.00 KiB: give --capacity host=5632, or a smaller model"
+    )
+    assert (
+        planner.plan(program, machine.with_capacity("host", 5632), problem="offload", budget=4).plan
+        is not None
+    )
 
 
 def test_room_for_kernels_is_named_where_it_is_too_much() -> None:

@@ -337,3 +337,11 @@ def test_an_optimum_found_beside_the_search_is_handed_over(tmp_path: Path) -> No
     assert result.value == best and result.run is not None and result.kept is not None
     assert load_plan(result.kept, program, machine).hash == result.plan.hash  # type: ignore[union-attr]
     assert read_run(result.run).value == best and result.origin in ("optimum", "exact")
+
+
+def test_a_solver_of_other_problems_is_refused_by_the_one_that_the_machine_is_made_for() -> None:
+    """It named the malloc game, which has had one of that name, and an option that helps nobody else."""
+    with pytest.raises(LoadmasterError, match=r"no solver 'cp-sat' for mapping: use one of auto, .*exact"):
+        plan(load_model("resnet50"), load_machine("nnp-i"), solver="cp-sat")
+    with pytest.raises(LoadmasterError, match="has one device: there is nothing to place"):
+        plan(load_model("resnet50"), load_machine("nnp-i"), solver="go")

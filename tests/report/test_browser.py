@@ -13,12 +13,16 @@ from generate_mapping import three_memories
 from hostile_names import HOSTILE, renamed
 from loadmaster.cli.demo import Scene, render_demo
 from loadmaster.machine import load_machine
+from loadmaster.offload.problem import Offload
 from loadmaster.plan import Plan
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
 from loadmaster.report import ReportFacts, write_plan_report, write_report
-from loadmaster.search.registry import load_problem
+from loadmaster.search.registry import load_problem, make_solver
+from loadmaster.search.solver import Budget, solve
+from loadmaster.simulate.simulator import simulate
 from loadmaster.units import show_bytes, show_time
+from offload_stack import gpu, stack
 
 Open = Callable[..., Any]
 ROW = "(i) => { const e = loadmasterReport.explorer, b = e.view.box, t = e.memories.find("
@@ -204,6 +208,41 @@ def test_every_kind_opens_in_light_dark_and_narrow(
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert "NaN" not in page.locator("main").inner_text()
         assert "undefined" not in page.locator("main").inner_text()
+
+
+def test_both_learning_curves_have_one_scale(mapping: ReportFacts, opened: Open) -> None:
+    """By seconds a first value may be missing: the next came at the same moment."""
+    run = {"group": "g", "solver": "s", "seed": 0, "last_evaluation": 9, "last_second": 9.0}
+    run |= {"evaluations": [1, 2, 3], "values": [170, 155, 127], "seconds": [2.0, 5.0]}
+    run |= {"values_by_seconds": [155, 127], "bounds": {"evaluations": [], "seconds": [], "values": []}}
+    curves = {"runs": [run], "baselines": [["base", 170]], "bound": 124, "unit": "bytes"}
+    heights = opened(mapping.path).evaluate(
+        "(curves) => [...learningCurves(curves).querySelectorAll('figure')].map("
+        "(figure) => [...figure.querySelectorAll('.tick.end')].map((tick) => tick.textContent))",
+        curves,
+    )
+    assert len(heights) == 2 and heights[0] == heights[1]
+
+
+def test_waiting_takes_as_much_of_a_lane_as_of_the_time(tmp_path: Path, opened: Open) -> None:
+    """Six ops on a pixel, each of which waits a little: red was drawn over all of it."""
+    program, machine = stack(layers=800), gpu(2 * 10**9).with_capacity("host", 2**40)
+    problem = Offload(program, machine)
+    found = solve(make_solver("offload", "heuristic", {"rule": "layerwise"}), problem, Budget(9))
+    assert found.decision is not None
+    plan = problem.plan(found.decision)
+    timeline = simulate(program, machine, plan)
+    facts = write_plan_report(program, machine, [("plan", plan)], tmp_path / "r.html")
+    page = opened(facts.path)
+    page.locator(".toolbar").get_by_role("button", name="time", exact=True).click()
+    settle(page)
+    red = page.evaluate(
+        "() => { const lane = loadmasterReport.explorer.list.find((track) => track instanceof DeviceTrack);"
+        " const { words, canvas, ratio } = lane.surface, alarm = word('alarm');"
+        " return words.filter((pixel) => pixel === alarm).length / (canvas.width * Math.round(LANE * ratio)); }"
+    )
+    share = timeline.op_stall.sum() / timeline.total_ps
+    assert 0.1 < share < 0.9 and abs(red - share) < 0.03, (red, share)
 
 
 def test_hostile_names_are_text_and_nothing_else(tmp_path: Path, opened: Open) -> None:

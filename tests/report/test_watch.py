@@ -514,11 +514,18 @@ def test_the_page_shows_figures_curves_and_what_lies_where(opened: Any, folder: 
     assert page.evaluate("location.hash") == ""
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light"), (1900, "light")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1280, "dark"), (1200, "light"), (390, "light"), (1900, "light")]
+)
 def test_it_fits_the_screen_in_both_colours(opened: Any, folder: Path, width: int, scheme: str) -> None:
     page = opened(width, scheme, f"#{chosen(folder, problem='mapping')['id']}")
     page.wait_for_selector("section[data-plan]")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    heights = page.evaluate(
+        "[...document.querySelectorAll('.card strong')].map((e) => { e.textContent = '127.00 ms';"
+        " return e.offsetHeight / parseFloat(getComputedStyle(e).lineHeight); })"
+    )
+    assert heights and max(heights) < 1.5, "a number and its unit stand in one line"
     red = int(page.evaluate("getComputedStyle(document.body).backgroundColor").split("(")[1].split(",")[0])
     assert (red < 60) == (scheme == "dark")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 import toy
 from clocks import Ticking
 from loadmaster import clock
+from loadmaster.files import NotWritten
 from loadmaster.machine import load_machine
 from loadmaster.plan import load_plan
 from loadmaster.runs import BadRun, History, RunFolder, run_solver
@@ -220,6 +222,32 @@ def test_a_solver_that_raises_leaves_a_whole_run(tmp_path: Path) -> None:
     lines = History(run.read_log().lines)
     assert lines.state == "error" and lines.of("error")[0]["message"] == "RuntimeError: out of ideas"
     assert lines.value is not None and (run.path / "best.json").exists()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_full_disk_says_how_to_go_on(tmp_path: Path, monkeypatch: Any, named: bool) -> None:
+    store, stored = RunFolder.store_plan, itertools.count()
+
+    def full(run: RunFolder, *what: Any) -> Any:
+        if next(stored) == 3:
+            number = errno.ENOSPC
+            name = (str(run.path / "plans" / "1.json"),) if named else ()
+            raise OSError(number, os.strerror(number), *name)
+        return store(run, *what)
+
+    monkeypatch.setattr(RunFolder, "store_plan", full)
+    with pytest.raises(NotWritten, match=r"No space .* go on with loadmaster resume") as caught:
+        climbed(tmp_path)
+    monkeypatch.undo()
+    assert caught.value.number == errno.ENOSPC and str(caught.value.object) == str(next(tmp_path.iterdir()))
+    again = run_solver(toy.Climb(), toy.Toy(), Budget(400), 3, resume=next(tmp_path.iterdir()))
+    assert again.value == solve(toy.Climb(), toy.Toy(), Budget(400), 3).value and again.evaluations == 400
+
+
+def test_a_folder_that_no_run_can_be_made_in_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotWritten, match=r"file' can't be written: .*: check the folder and the space"):
+        climbed(tmp_path / "file")
 
 
 class Prover(toy.Plain):

@@ -21,7 +21,7 @@ from loadmaster.clock import engine_seconds
 from loadmaster.errors import LoadmasterError, Refused, nearest
 from loadmaster.host import cores
 from loadmaster.machine import Machine, load_machine
-from loadmaster.program.models import load_model
+from loadmaster.program import Program
 from loadmaster.search.auto import Auto, Stage
 from loadmaster.search.kind import Facts, Found, Known, ProblemKind, solve_known
 from loadmaster.search.problem import Problem
@@ -114,11 +114,12 @@ def offset_solver(
 
 
 def read_problem(
-    file: str, capacity: int | None = None, *, minimize: bool = False, pairs: Path | None = None
+    source: str | Program, capacity: int | None = None, *, minimize: bool = False, pairs: Path | None = None
 ) -> Allocation:
     """The offset problem of a CSV of buffers, or of a model in its own order.
 
     Args:
+      source: the CSV file, or the model.
       capacity: None: of a CSV the one that its name states, else none.
       minimize: whether the least capacity is sought, whatever the name states.
       pairs: a CSV with columns a,b: ids of buffers that never share a byte.
@@ -127,17 +128,17 @@ def read_problem(
         raise BadRequest(
             "--capacity and --minimize exclude each other", object="--minimize", remedy="give one"
         )
-    if file.lower().endswith(".csv"):
-        buffers, stated = read_buffers(file)
+    if isinstance(source, str):
+        buffers, stated = read_buffers(source)
         if pairs is not None:
             buffers = buffers.changed(apart=read_pairs(pairs, buffers))
         if capacity is None and not minimize:
             capacity = stated
-        return Allocation(buffers, capacity, Path(file).stem)
+        return Allocation(buffers, capacity, Path(source).stem)
     if pairs is not None:
         raise BadRequest("--pairs needs a CSV of buffers", object="--pairs", remedy="give a CSV file")
     machine = load_machine(f"arena:{'unlimited' if capacity is None else capacity}")
-    return ProgramAllocation(load_model(file), machine)
+    return ProgramAllocation(source, machine)
 
 
 def replan_offsets(problem: Allocation, previous: Path, seconds: float | None, seed: int) -> Solution:

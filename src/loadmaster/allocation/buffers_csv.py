@@ -292,6 +292,8 @@ def _columns(header: list[str], where: str, line: int) -> dict[str, int]:
     columns: dict[str, int] = {}
     for i, cell in enumerate(header):
         name = _NAMES.get(cell.strip().lower())
+        if name is None and len(header) == 1 and (sign := next((c for c in ";\t|" if c in cell), "")):
+            raise _error(where, line, f"the columns are separated by {shorten(sign)}", "write commas there")
         if name is None:
             raise _error(
                 where,

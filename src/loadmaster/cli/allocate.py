@@ -10,6 +10,7 @@ import typer
 
 from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free
 from loadmaster.cli.bank import BankOption, BankStartsOption, known_answers, recalled_text
+from loadmaster.cli.model import Model, takes_model
 from loadmaster.cli.plan import SetOption, parse_settings
 from loadmaster.cli.progress import LiveLine
 from loadmaster.files import writing
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from loadmaster.allocation.several import Filled, Space
     from loadmaster.errors import LoadmasterError
     from loadmaster.planner.fitting import Placement
+    from loadmaster.program import Program
     from loadmaster.search.solver import Solution
 
 _MOST_ROWS = 12
@@ -33,8 +35,9 @@ _STOPS = {
 """Why a search ended that has proven nothing -> what to say."""
 
 
+@takes_model
 def command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="MiniMalloc's CSV, or a model.")],
+    model: Annotated[Model, typer.Argument(metavar="FILE", help="MiniMalloc's CSV, or a model.")],
     capacity: Annotated[str | None, typer.Option(metavar="SIZE", help="Fit into this, such as 1MiB.")] = None,
     minimize: Annotated[bool, typer.Option("--minimize", help="Find the least capacity.")] = False,
     time_limit: Annotated[str, typer.Option(metavar="TIME", help="Stop after this long.")] = "10s",
@@ -82,6 +85,7 @@ def command(
     from loadmaster.runs.session import solve_with_bank
     from loadmaster.search.solver import Budget
 
+    file = model.source
     for path in (plot, out, plan):
         if path is not None:
             check_free(path, overwrite, file)
@@ -89,7 +93,7 @@ def command(
         check_picture(plot)
     seconds, answers = _seconds(time_limit), known_answers(bank, bank_starts)
     limit = None if capacity is None else _size(capacity, "--capacity")
-    problem = read_problem(file, limit, minimize=minimize, pairs=pairs)
+    problem = read_problem(_buffers_or_model(model), limit, minimize=minimize, pairs=pairs)
     if plot is not None:
         check_picture(plot, problem.buffers)
     ways = [
@@ -136,6 +140,19 @@ def command(
         return Answer([row], error=found.error)
     _write(found, plot, out, plan)
     return _with_arena(_render(found, [path for path in (plot, out, plan) if path is not None]), found, file)
+
+
+def _buffers_or_model(model: Model) -> str | Program:
+    """A CSV's name, or the model."""
+    if not model.source.lower().endswith(".csv"):
+        return model.load()
+    if len(words := model.typed()) > 1:
+        raise Usage(
+            f"{words[1]} says how a model is read, and '{model.source}' has buffers",
+            object=words[1],
+            remedy="leave it out",
+        )
+    return model.source
 
 
 def _with_arena(answer: Answer, found: Placement, file: str) -> Answer:
@@ -278,7 +295,8 @@ def _render(found: Placement, files: list[Path]) -> Answer:
     if any(row["status"] == "optimal" for row in rows):
         blocks.append(f"optimal among {ARENA.space}; not sought: {ARENA.left_out}")
     blocks.append("checked: ok" + "".join(f", wrote {path}" for path in files))
-    return Answer(rows, blocks, (*solution.warnings, *solution.refused), found.error)
+    warnings = (*problem.program.warnings, *solution.warnings, *solution.refused)
+    return Answer(rows, blocks, warnings, found.error)
 
 
 def _about_run(solution: Solution) -> dict[str, Any]:
@@ -322,7 +340,7 @@ def render_blame(
         "blamed": [buffers.ids[b] for b in blamed],
         "blamed_bytes": int(buffers.size[blame.buffers].sum()),
     }
-    return Answer([row], blocks, error=error)
+    return Answer([row], blocks, problem.program.warnings, error)
 
 
 def _render_filled(found: Filled, out: Path | None) -> Answer:

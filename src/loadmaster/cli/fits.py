@@ -161,10 +161,11 @@ def render(found: MicroFit) -> Answer:
     }
     word = {True: "YES", False: "NO", None: "?"}[found.answer]
     how = "" if way is first else f", by {way.name}"
-    lines = [f"{word:5}{found.room} and the arena needs {way.arena.total:,}{how}."]
+    lines = [f"{found.room} and the arena needs {way.arena.total:,}{how}."]
     error = found.error()
     if found.flash_capacity is not None and found.flash_bytes > found.flash_capacity and error is not None:
-        lines.append(f"     {error.message[0].upper()}{error.message[1:]}.")
+        lines.insert(0 if not found.excess else 1, f"{error.message}.")
+    lines = [f"{word:5}{lines[0]}", *(f"     {line[0].upper()}{line[1:]}" for line in lines[1:])]
     if found.answer:
         file = "" if way is first or found.files else ", with the model that --out FILE writes"
         lines.append(f"     Set kTensorArenaSize to {way.arena.total}{file}.")

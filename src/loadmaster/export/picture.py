@@ -6,7 +6,6 @@ alone, and every box of the SVG tells its buffer's name, bytes and times where t
 
 from __future__ import annotations
 
-import re
 import struct
 import zlib
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from loadmaster.allocation.buffers import Buffers
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import replacing
+from loadmaster.program.build import clean_name
 from loadmaster.units import show_bytes
 
 # Eight hues that stay apart for colour-blind readers (after Okabe and Ito).
@@ -27,13 +27,22 @@ _LETTER, _LINE = 7.5, 18
 """Pixels that a letter and a line take, about."""
 _MOST_BOXES = 20_000
 """Above it an SVG is too heavy for a browser; a PNG takes any number."""
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML can't hold, not even escaped."""
+_DIGITS = (0o75557, 0o26227, 0o71747, 0o71717, 0o55711, 0o74717, 0o74757, 0o71111, 0o75757, 0o75717)
+_SIGNS = (0o00002, 0o00700, 0o65656, 0o55655, 0o57755, 0o74557, 0o72222, 0o20222, 0o27221, 0o00775, 0o02563)
+_FONT = dict(zip("0123456789.-BKMGTitme", _DIGITS + _SIGNS, strict=True))
+"""What the scales of a PNG are written with: five rows of three pixels, an octal digit for each."""
+_DOT = 2
+"""Pixels that one of them takes each way."""
 
 
 def escape(text: str) -> str:
-    """Text of other people as XML: what that can't hold is written as Python has it, as `\\x1b`."""
-    return saxutils.escape(_NOT_XML.sub(lambda found: found[0].encode("unicode_escape").decode(), text))
+    """Text of other people as XML: what can't be seen, or turns the text around, is written out, as `\\x1b`."""
+    return saxutils.escape(clean_name(text))
+
+
+def ticks(top: int) -> range:
+    """Addresses to name beside a scale: round ones, three to seven of them."""
+    return range(0, top + 1, 1 << max(0, (top // 6).bit_length()))
 
 
 def check_picture(path: Path, buffers: Buffers | None = None) -> None:
@@ -114,8 +123,7 @@ def _svg(boxes: _Boxes, buffers: Buffers, capacity: int | None, title: str) -> s
         f'<rect width="{width}" height="{height}" fill="white"/>',
         f'<text x="{_LEFT}" y="22" font-size="15">{escape(title)}</text>',
     ]
-    for step in range(5):
-        address = boxes.top * step // 4
+    for address in ticks(boxes.top):
         y = float(boxes.y(address))
         lines.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{show_bytes(address)}</text>')
         lines.append(f'<line x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
@@ -129,7 +137,7 @@ def _svg(boxes: _Boxes, buffers: Buffers, capacity: int | None, title: str) -> s
             f'height="{max(0.2, y1[i] - y0[i]):.2f}" fill="{_COLOURS[b % len(_COLOURS)]}" fill-opacity="0.75" '
             f'stroke="#333" stroke-width="0.3"><title>{name}</title></rect>'
         )
-        if x1[i] - x0[i] > _LETTER * (len(buffers.ids[b]) + 1) and y1[i] - y0[i] > _LINE:
+        if x1[i] - x0[i] > _LETTER * (len(clean_name(buffers.ids[b])) + 1) and y1[i] - y0[i] > _LINE:
             at = f'x="{x0[i] + 6:.1f}" y="{(y0[i] + y1[i]) / 2 + 4:.1f}"'
             lines.append(f'<text {at} pointer-events="none">{escape(buffers.ids[b])}</text>')
     if capacity is not None:
@@ -138,7 +146,7 @@ def _svg(boxes: _Boxes, buffers: Buffers, capacity: int | None, title: str) -> s
             f'<line x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#c00" stroke-dasharray="6 3"/>'
         )
         lines.append(
-            f'<text x="{width - _RIGHT}" y="{y - 4:.1f}" text-anchor="end" fill="#c00">capacity {capacity:,}</text>'
+            f'<text x="{width - _RIGHT}" y="{y - 4:.1f}" text-anchor="end" fill="#c00">capacity {capacity:,} bytes</text>'
         )
     first, last = boxes.times
     for time, anchor in ((first, "start"), (last, "end")):
@@ -164,7 +172,24 @@ def _raster(boxes: _Boxes) -> npt.NDArray[np.uint8]:
     if boxes.capacity is not None:
         y = int(boxes.y(boxes.capacity))
         image[y, left : boxes.width - _RIGHT] = (204, 0, 0)
+    for address in ticks(boxes.top):
+        y = int(boxes.y(address))
+        image[y, left - 4 : left] = 0
+        _write(image, show_bytes(address), left - 8, y - 5, 1.0)
+    for time, share in ((boxes.times[0], 0.0), (boxes.times[1], 1.0)):
+        _write(image, str(time), int(boxes.x(time)), bottom + 8, share)
+    _write(image, "time", (_LEFT + boxes.width) // 2, bottom + 24, 0.5)
     return image
+
+
+def _write(image: npt.NDArray[np.uint8], text: str, x: int, y: int, share: float) -> None:
+    """A line with `share` of its width left of x."""
+    rows = np.arange(5)[:, None]
+    for place, letter in enumerate(text):
+        dots = (_FONT.get(letter, 0) >> (3 * (4 - rows) + 2 - np.arange(3))) & 1
+        left = x + 4 * _DOT * place - round((4 * len(text) - 1) * _DOT * share)
+        if left >= 0:
+            image[y : y + 5 * _DOT, left : left + 3 * _DOT][np.kron(dots, np.ones((_DOT, _DOT))) > 0] = 0
 
 
 def _png(image: npt.NDArray[np.uint8]) -> bytes:

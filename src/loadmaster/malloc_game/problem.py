@@ -316,7 +316,7 @@ class MallocGame(BatchProblem):
                 f"'{self.program.name}' and has {show_bytes(memory.capacity)}",
                 object=memory.name,
                 number=needed,
-                remedy=f"raise its capacity to {needed:,} bytes",
+                remedy=f"raise its capacity to {needed:,} bytes, or let a larger memory be the device's last",
             )
 
     def save(self, folder: Path) -> None:

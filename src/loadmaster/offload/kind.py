@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster.clock import now
-from loadmaster.errors import LoadmasterError
+from loadmaster.errors import LoadmasterError, NoAnswer
 from loadmaster.machine.machine import Machine
 from loadmaster.malloc_game.msa import MSA_STEPS
 from loadmaster.offload.measured import MeasuredOffload
@@ -46,7 +46,7 @@ from loadmaster.search.request import (
     Share,
     with_bytes,
 )
-from loadmaster.search.solver import Budget, solve
+from loadmaster.search.solver import Budget, Solution, solve
 from loadmaster.simulate import simulate
 from loadmaster.units import UNLIMITED, show_bytes, show_time
 
@@ -146,6 +146,26 @@ class OffloadKind(ProblemKind[Offload]):
                 f"are left to libraries, nothing to ops{measure}"
             )
         return facts
+
+    def explain(
+        self, problem: Offload, solution: Solution, seconds: float, seed: int
+    ) -> LoadmasterError | None:
+        """Where nothing fits, what all plans begin with is mostly too large for the slow memory."""
+        home = problem.machine.memories[problem.model.home]
+        nothing = problem.plan(problem.vector(np.zeros(problem.gaps, dtype=bool)))
+        if nothing is None or solution.interrupted:
+            return None
+        needed = int(simulate(problem.program, problem.machine, nothing).memory_peak[problem.model.home])
+        if needed <= home.capacity:
+            return None
+        return NoAnswer(
+            f"{problem.program.name}: no plan that fits was found in {solution.evaluations:,} evaluations; one that "
+            f"keeps nothing in fast memory needs {show_bytes(needed)} of '{home.name}', which has "
+            f"{show_bytes(home.capacity)}",
+            object=home.name,
+            number=needed,
+            remedy=f"give --capacity {home.name}={needed}, or a smaller model",
+        )
 
     def default_search(self, problem: Offload) -> tuple[str, int | None]:
         return ("refined", MEASURED) if isinstance(problem, MeasuredOffload) else ("auto", None)

@@ -85,6 +85,7 @@ class Offload(Problem):
         """[S + 1] the start of each step if nothing waits."""
         self.model: OffloadModel = replace(model, clock=self.clock)
         self._check_room()
+        self._check_all()
         self._bound = quick_bound(program, machine, self.model, self.duration)
         self._packed: tuple[bytes, Plan | None] = (b"", None)
         self.rule_seconds = 0.0
@@ -284,6 +285,22 @@ class Offload(Problem):
                 number=self.least,
                 remedy=f"give --capacity {memory.name}={self.least + memory.capacity - model.capacity} or more, or "
                 f"{self._smaller(op)}",
+            )
+
+    def _check_all(self) -> None:
+        """What is there before the program starts has room somewhere, or there is no plan."""
+        program, memories = self.program, self.machine.memories
+        roots = np.unique(program.tensor_alias[program.read_tensor])
+        there = np.isin(program.tensor_kind[roots], (TensorKind.WEIGHT, TensorKind.INPUT, TensorKind.STATE))
+        needed, room = int(program.storage_bytes[roots[there]].sum()), sum(each.capacity for each in memories)
+        if needed > room:
+            home = memories[self.model.home]
+            raise BadMachine(
+                f"weights, inputs and state of '{program.name}' take {show_bytes(needed)} and the memories of "
+                f"'{self.machine.name}' have {show_bytes(room)} together",
+                object=home.name,
+                number=needed,
+                remedy=f"give --capacity {home.name}={needed} or more, or a smaller model",
             )
 
     def _smaller(self, op: int) -> str:

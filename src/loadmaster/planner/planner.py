@@ -39,7 +39,7 @@ from loadmaster.search.kind import Known, ProblemKind
 from loadmaster.search.measuring import Measuring
 from loadmaster.search.pins import Pins
 from loadmaster.search.problem import Bound, Problem
-from loadmaster.search.registry import kinds_with, load_problem, make_labelled
+from loadmaster.search.registry import kinds_with, load_problem, make_labelled, solver_names
 from loadmaster.search.request import (
     BadRequest,
     GivenCapacity,
@@ -299,8 +299,13 @@ def _choose_name(request: PlanRequest) -> str:
     if request.graph_option is not None:
         return "graph"
     suits = problem_kind(machine)
-    solved = [kind for kind in KINDS if request.solver is None or kind in kinds_with(request.solver)]
-    return suits if suits in solved or not solved else solved[0]
+    if request.solver is None or suits in (known := kinds_with(request.solver)):
+        return suits
+    holders = [kind for kind in KINDS if request.solver in solver_names(kind)] or known
+    # Of several kinds with such a solver, one that the machine is made for; of one alone, its own error says more.
+    unfit = {"allocation": not is_arena(machine), "graph": len(machine.devices) == 1}
+    fit = [kind for kind in holders if len(holders) == 1 or not unfit.get(kind)]
+    return fit[0] if fit else suits
 
 
 def problem_kind(machine: Machine, objective: Objective = Objective.TIME) -> str:

@@ -23,7 +23,8 @@ def load_model(source: str, format: str | None = None, options: ImportOptions | 
       source: a workload's name ('resnet50', 'bert:layers=2'), a file, or 'module:function' of JAX or PyTorch
         ('file.py:function' too).
       format: None: as the file's ending tells.
-      options: of the importers: shapes of open dimensions, arguments of a function, and the like.
+      options: of the importers, what the command line's --shape, --arg and --trip say:
+        `ImportOptions(shapes={"data": (1, 3, 224, 224)}, trips={"loop": 16})`.
 
     Returns:
       ops in a valid order, tensors, and who reads and writes what.

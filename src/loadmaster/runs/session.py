@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
+from loadmaster.files import NotWritten, writing
 from loadmaster.plan.plan import Plan
 from loadmaster.runs.bank import Bank, Search, open_bank
 from loadmaster.runs.folder import RunFolder, resume_line, utc
@@ -100,7 +102,8 @@ def run_solver(
         run = open_to_resume(resume, described)
     elif folder is not None:
         described = describe(solver, problem, budget, seed, command) | dict(about or {})
-        run = RunFolder.create(folder, problem, described, costs)
+        with writing(folder):
+            run = RunFolder.create(folder, problem, described, costs)
     try:
         done = None if run is None else load_finished(run, problem, budget)
         if done is not None:
@@ -133,11 +136,28 @@ def run_solver(
             else:
                 solution = _searched(solver, meter, observer, seed, state, display, first)
             return _result(solution, meter, observer, warnings, recalled)
+    except OSError as error:
+        if run is None or not _is_closed_disk(error, run.path):
+            raise
+        raise NotWritten(
+            f"run '{run.path.name}' can't be written: {error.strerror}; what it had found is kept",
+            object=str(run.path),
+            number=error.errno,
+            remedy=f"make room, then go on with {resume_line(run.path)}",
+        ) from error
     finally:
         if display is not None:
             display.close()
         if run is not None:
             run.close()
+
+
+def _is_closed_disk(error: OSError, folder: Path) -> bool:
+    """Whether a folder could not be written: the disk is full, or takes nothing any more. A write has no name."""
+    name = folder if error.filename is None else Path(str(error.filename))
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS) and (
+        name == folder or folder in name.parents
+    )
 
 
 def solve(

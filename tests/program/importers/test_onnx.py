@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -870,3 +871,28 @@ def test_a_branch_made_for_other_inputs_does_not_refuse_the_model() -> None:
     inputs[0] = info("x", (1, 100))
     with pytest.raises(BadProgram, match="does not fit its operands"):
         import_onnx(model([choose], inputs, [info("y", None)]))
+
+
+@pytest.mark.parametrize(("sides", "bins"), [({}, 9), ({"onesided": 1}, 9), ({"onesided": 0}, 16)])
+def test_frames_of_a_transform_are_one_sided_unless_the_node_says_otherwise(
+    sides: dict[str, int], bins: int
+) -> None:
+    """Shape inference of onnx takes another default than the op's own schema, and all runtimes."""
+    constants = [numbers("hop", 4), numbers("window", np.ones(16), np.float32)]
+    stft = node("STFT", "x,hop,window", "y", **sides)
+    made = model([stft], [info("x", (2, 64, 1))], [info("y", None)], constants, opset=17)
+    program = import_onnx(made, strict=True)
+    reference = importlib.import_module("onnx.reference")
+    (run,) = reference.ReferenceEvaluator(made).run(None, {"x": np.ones((2, 64, 1), np.float32)})
+    assert program.shape(tensor_named(program, "y")) == run.shape == (2, 13, bins, 2)
+    frames = 2 * 13 * 16
+    assert program.op_kind[0] == "dft" and program.op_flops[0].tolist() == [0, frames + 5 * 4 * frames, 0]
+
+
+def test_a_transform_of_frames_longer_than_the_signal_is_refused() -> None:
+    constants = [numbers("hop", 4), numbers("window", np.ones(16), np.float32)]
+    made = model(
+        [node("STFT", "x,hop,window", "y")], [info("x", (1, 15, 1))], [info("y", None)], constants, opset=17
+    )
+    with pytest.raises(BadProgram, match="its window has 16 elements and there are 15"):
+        import_onnx(made)

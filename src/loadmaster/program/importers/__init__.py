@@ -122,6 +122,18 @@ ENDINGS = {
 }
 
 
+_A_FUNCTION = "give a function that returns the module and example inputs, as net.py:build"
+_CONVERTED = "convert it to .onnx or .tflite"
+INSTEAD = {
+    ".ort": "give the .onnx file that it was made from",
+    ".mlir": "give the text of the compiled module, jax.jit(f).lower(*args).compile().as_text(), as a file .hlo",
+    ".task": "it is an archive: unzip it, and give a .tflite file of it",
+    **dict.fromkeys((".pt", ".pth", ".pt2", ".bin", ".ckpt", ".safetensors"), _A_FUNCTION),
+    **dict.fromkeys((".pb", ".h5", ".keras", ".caffemodel", ".mlmodel", ".gguf"), _CONVERTED),
+}
+"""Files that hold models too, or parts of them, and are not read -> what to give."""
+
+
 def import_model(source: str, format: str | None = None, options: ImportOptions | None = None) -> Program:
     """Import a file, or 'module:function' of JAX or PyTorch. The format follows from the ending."""
     found = format or guess_format(source)
@@ -192,6 +204,8 @@ def guess_format(source: str) -> str:
             object=source,
             remedy=f"go to the file's folder and write {Path(file).stem}:{function}",
         )
+    if ending in INSTEAD:
+        raise BadProgram(f"files '{ending}' are not read", object=source, remedy=INSTEAD[ending])
     raise BadProgram(
         f"the format of '{source}' can't be told from its name",
         object=source,

@@ -49,10 +49,12 @@ function chart(curves, by, logarithmic) {
   const levels = [...curves.baselines.map(([name, value]) => [name, value, "muted"])];
   if (curves.bound) levels.push(["bound", curves.bound, "accent"]);
   const rising = curves.runs.length === 1 && curves.runs[0].bounds.values.length > 1 ? curves.runs[0].bounds : null;
-  const smallest = Math.min(...all.flatMap((line) => line.ys), ...levels.map((level) => level[1]));
+  // One scale for both pictures: several values of one moment are one value by seconds.
+  const values = curves.runs.flatMap((run) => [...run.values, ...run.values_by_seconds]);
+  const smallest = Math.min(...values, ...levels.map((level) => level[1]));
   // A first value far off would flatten all that matters: it is cut where most of the curve is below.
   const last = Math.max(...all.map((line) => line.ys[line.ys.length - 1]), ...levels.map((level) => level[1]).filter((value) => value < smallest * 1.5));
-  const largest = Math.max(...all.flatMap((line) => line.ys));
+  const largest = Math.max(...values);
   const top = Math.min(largest, Math.max(last + (last - smallest) * 1.5, smallest * 1.06));
   const low = smallest - (top - smallest) * 0.06, high = top + (top - smallest) * 0.04;
   const left = by === "seconds" ? 0.01 : 1;

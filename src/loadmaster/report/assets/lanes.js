@@ -24,25 +24,36 @@ class DeviceTrack {
     const start = axis.column(bar.start), end = axis.column(bar.end);
     const sx = W / (axis.high - axis.low), labels = [];
     const top = Math.round(4 * surface.ratio), bottom = Math.round((4 + LANE) * surface.ratio);
-    const work = WORK.map((_, i) => [word(`work${i}`), word(`work${i}`, "edge", 0.5)]);
+    const tones = [[word("alarm"), word("alarm")], ...WORK.map((_, i) => [word(`work${i}`), word(`work${i}`, "edge", 0.5)])];
     words.fill(word("idle"), top * W, bottom * W);
-    const alarm = word("alarm");
+    // What is narrower than a pixel shares it with others: drawn over one another, the last would have all of it.
+    const shares = tones.map(() => new Float64Array(W + 1)), tails = [], covered = new Uint8Array(W + 1);
+    const place = (from, to, kind) => {
+      const left = Math.max(0, (from - axis.low) * sx), right = Math.min(W, (to - axis.low) * sx);
+      const x = Math.floor(left), end = Math.floor(right);
+      if (right < left || left >= W) return 0;
+      if (right - left >= 1) {
+        fillBox(words, W, x, end, top, bottom, ...tones[kind]);
+        covered.fill(1, x, end);
+        tails.push([kind, end, right - end]);
+      } else {
+        shares[kind][x] += Math.min(right, x + 1) - left;
+        shares[kind][x + 1] += Math.max(0, right - x - 1);
+      }
+      return right - left;
+    };
     for (const i of rows) {
       if (end[i] <= axis.low || start[i] >= axis.high) continue;
-      const left = Math.max(0, Math.floor((start[i] - axis.low) * sx));
-      const right = Math.min(W, Math.max(left + 1, Math.floor((end[i] - axis.low) * sx)));
-      fillBox(words, W, left, right, top, bottom, ...work[bar.work[i]]);
-      if (right - left > 50 * surface.ratio && labels.length < MOST_LABELS) {
-        labels.push([i, left / surface.ratio, right / surface.ratio]);
+      const left = Math.max(0, (start[i] - axis.low) * sx), wide = place(start[i], end[i], 1 + bar.work[i]);
+      if (wide > 50 * surface.ratio && labels.length < MOST_LABELS) {
+        labels.push([i, left / surface.ratio, (left + wide) / surface.ratio]);
       }
     }
     for (const i of rows) {
-      if (!bar.stall[i]) continue;
-      const from = axis.fromTime(bar.start[i] - bar.stall[i]);
-      const left = Math.max(0, Math.floor((from - axis.low) * sx));
-      const right = Math.min(W, Math.max(left + 1, Math.floor((start[i] - axis.low) * sx)));
-      if (right > 0 && left < W) fillBox(words, W, left, right, top, bottom, alarm, alarm);
+      if (bar.stall[i]) place(axis.fromTime(bar.start[i] - bar.stall[i]), start[i], 0);
     }
+    for (const [kind, x, share] of tails) if (!covered[x]) shares[kind][x] += share;
+    drawShares(words, W, shares, tones, top, bottom);
     surface.paint();
     pen.textBaseline = "middle";
     for (const [i, left, right] of labels) {
@@ -79,6 +90,20 @@ class DeviceTrack {
       if (start[i] <= along && along < Math.max(end[i], start[i] + slack)) return { what: "bar", row: i };
     }
     return { what: "idle", device: this.device, when: axis.toTime(along) };
+  }
+}
+
+// Each pixel from below: of every kind as much height as it has of the pixel's time, a line at least; what is left stays.
+function drawShares(words, width, shares, tones, top, bottom) {
+  for (let x = 0; x < width; x += 1) {
+    let sum = 0, low = bottom;
+    shares.forEach((share, kind) => {
+      if (!share[x]) return;
+      sum += share[x];
+      const high = Math.max(top, Math.min(low - 1, bottom - Math.round(Math.min(1, sum) * (bottom - top))));
+      fillBox(words, width, x, x + 1, high, low, tones[kind][0], tones[kind][0]);
+      low = high;
+    });
   }
 }
 

@@ -28,6 +28,7 @@ NOT_TENSORS: dict[str, tuple[int, ...]] = {
     "Slice": (1, 2, 3, 4),
     "Split": (1,),
     "Squeeze": (1,),
+    "STFT": (1, 3),
     "Tile": (1,),
     "TopK": (1,),
     "Trilu": (1,),
@@ -232,6 +233,15 @@ def _sort(kind: str, *, flops: int = 1, axis: int | None = -1) -> Rule:
     return rule
 
 
+def _stft(site: Site) -> Cost:
+    """Each frame is multiplied by the window and transformed."""
+    batch, frames, bins = site.result.shape[:3]
+    window = site.operand(2).elements if site.has(2) else 0
+    length = window or (2 * (bins - 1) if site.attributes.get("onesided", 1) else bins)
+    elements = batch * frames * length
+    return Cost("dft", vector=5 * op_costs.comparisons(elements, length) + elements * bool(window))
+
+
 def _scatter(site: Site) -> Cost:
     combines = site.attributes.get("reduction", b"none") != b"none"
     return op_costs.scatter(site.operand(2).elements if combines else 0, combines=combines)
@@ -342,4 +352,5 @@ _RULES: dict[str, Rule] = {
     "TopK": _sort("topk"),
     "Unique": _sort("sort", axis=None),
     "DFT": _sort("dft", flops=5, axis=-2),
+    "STFT": _stft,
 }

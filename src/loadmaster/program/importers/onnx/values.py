@@ -385,6 +385,7 @@ class Sizes:
         numbers = {
             n: self.onnx.numpy_helper.from_array(v.data) for n, v in present.items() if v.data is not None
         }
+        node = self._with_defaults(node)
         make = self.onnx.helper.make_tensor_type_proto
         types = {n: make(_element_numbers()[v.dtype], v.shape) for n, v in present.items()}
         try:
@@ -398,6 +399,15 @@ class Sizes:
                 remedy="check the model with onnx.checker",
             ) from None
         return found
+
+    def _with_defaults(self, node: Any) -> Any:
+        """The node with what its schema takes for granted and shape inference (of onnx 1.23) takes otherwise."""
+        if node.op_type != "STFT" or any(attribute.name == "onesided" for attribute in node.attribute):
+            return node
+        whole = self.onnx.NodeProto()
+        whole.CopyFrom(node)
+        whole.attribute.append(self.onnx.helper.make_attribute("onesided", 1))
+        return whole
 
     def _completed(
         self, name: str, inferred: Any, inputs: Sequence[Value | None], frame: Frame, who: str
@@ -476,6 +486,8 @@ def _check_axes(node: Any, inputs: Sequence[Value | None], who: str) -> None:
 
 def _check_window(node: Any, inputs: Sequence[Value | None], who: str) -> None:
     """Refuse a window that is larger than what it moves over: shape inference gives such an op a result, runtimes don't."""
+    if node.op_type == "STFT" and inputs[0] is not None and len(inputs) > 2 and inputs[2] is not None:
+        _check_room(inputs[0].shape[1:2], inputs[2].shape[:1], who)
     if node.op_type not in _WINDOWS or inputs[0] is None:
         return
     given = {a.name: list(a.ints) for a in node.attribute if a.ints}
@@ -491,8 +503,15 @@ def _check_window(node: Any, inputs: Sequence[Value | None], who: str) -> None:
     dilations = given.get("dilations") or [1] * n
     if len(pads) != 2 * n or len(dilations) != n:
         return
-    for i, size in enumerate(sizes):
-        room, needed = size + pads[i] + pads[n + i], (window[i] - 1) * dilations[i] + 1
+    _check_room(
+        [size + pads[i] + pads[n + i] for i, size in enumerate(sizes)],
+        [(width - 1) * dilations[i] + 1 for i, width in enumerate(window)],
+        who,
+    )
+
+
+def _check_room(rooms: Sequence[int], windows: Sequence[int], who: str) -> None:
+    for room, needed in zip(rooms, windows, strict=False):
         if room < needed:
             raise BadProgram(
                 f"{who} does not fit its operands: its window has {needed} elements and there are {room}",
