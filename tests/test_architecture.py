@@ -52,7 +52,7 @@ TABLES = {
 }
 """Where modules are named in strings: the one way to reach a part that comes later."""
 MOST_LINES = 800
-MOST_FILES = 339
+MOST_FILES = 340
 NOT_PACKAGED = {"bench", "benchmarks", "hdp", "reference", "tests", "tools"}
 
 
