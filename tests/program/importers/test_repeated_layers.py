@@ -191,6 +191,7 @@ class InPlace(Block):
     """It writes over what it has made itself."""
 
     def forward(self, x: Any) -> Any:
+        torch._C._log_api_usage_once("a layer")
         return x + self.out(self.into(self.norm(x)).mul_(0.5).relu_())
 
 

@@ -36,7 +36,8 @@ _NAMES = """
 """
 _VIEWS = frozenset(_NAMES.split())
 """Functions that may give a view of their first argument, or itself, and change nothing."""
-_IDLE = ("_log_api_usage_once", "_assert", "_check", "setitem", "broadcast_shapes")
+_LOGS = "_log_api_usage_once"
+_IDLE = (_LOGS, "_assert", "_check", "setitem", "broadcast_shapes")
 """How functions begin that give no tensor, and do not change how others are traced."""
 _OPENS, _CLOSES = "_enter_autocast", "_exit_autocast"
 
@@ -324,7 +325,7 @@ def _signature(region: _Region, trained: set[Any]) -> Any:
         calls = tuple((node.op, node.target, token(node.args), token(node.kwargs)) for node in region.nodes)
     except _NotPlain:
         return None
-    if not all(node.op in ("call_function", "call_method") and _tensors(node) for node in region.nodes):
+    if not all(_tensors(node) or _name(node) == _LOGS for node in region.nodes):
         return None
     if not all(_tensors(node) and _is_plain(node.meta["example_value"]) for node in given):
         return None
