@@ -5,6 +5,7 @@ Every test can import the helpers of this folder: `from generate import random_p
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -28,6 +29,10 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+# Nothing that is imported is garbage, and there is much of it: a look at all of PyTorch, JAX and the tests takes half a second.
+# So there is none before they are collected; afterwards what is there then is left out, and a look is taken less often.
+gc.disable()
 
 PARTS = {
     "agents": (
@@ -80,6 +85,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Every test gets the marker of its one part: `make unit`, `make agents`, …"""
     for item in items:
         item.add_marker(_part_of(item))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
+    gc.enable()
 
 
 def _part_of(item: pytest.Item) -> str:
