@@ -30,7 +30,14 @@ class Moment:
     evaluations: int
     best: Decision | None
     bound: Bound
-    state: State
+    file: io.BytesIO
+    """The state, as it is stored."""
+
+    @property
+    def state(self) -> State:
+        self.file.seek(0)
+        with np.load(self.file, allow_pickle=False) as stored:
+            return {name.removeprefix("array."): stored[name] for name in stored.files}
 
 
 class Watcher(Observer):
@@ -49,17 +56,15 @@ class Watcher(Observer):
 
     def checkpoint(self, meter: Meter, state: State) -> None:
         best = None if meter.best is None else meter.best.copy()
-        self.moments.append(Moment(meter.evaluations, best, meter.bound, _through_a_file(state)))
+        self.moments.append(Moment(meter.evaluations, best, meter.bound, _stored(state)))
 
 
-def _through_a_file(state: State) -> State:
-    """What comes back from an npz without pickle: anything else can't be stored."""
+def _stored(state: State) -> io.BytesIO:
+    """As an npz without pickle: anything else can't be stored."""
     file = io.BytesIO()
     arrays: dict[str, Any] = {f"array.{name}": value for name, value in state.items()}
     np.savez(file, allow_pickle=False, **arrays)
-    file.seek(0)
-    with np.load(file, allow_pickle=False) as stored:
-        return {name.removeprefix("array."): stored[name] for name in stored.files}
+    return file
 
 
 @dataclass
@@ -126,14 +131,14 @@ def conforms(
 ) -> None:
     """Raise AssertionError with the rule that a solver breaks."""
     for seed in seeds:
-        for limit in evaluations:
+        for limit in sorted(evaluations):
             outcome = watched(make, problem, Budget(evaluations=limit), seed)
             assert outcome.asked <= limit, f"budget: {outcome.asked} evaluations of {limit}"
             _sound(problem, outcome)
             if make().deterministic:
                 again = watched(make, problem, Budget(evaluations=limit), seed)
                 _same(outcome, again, "seed: the same seed gave another answer")
-        _resumes(make, problem, max(evaluations), seed)
+        _resumes(make, problem, limit, outcome, seed)
     timed = watched(make, problem, Budget(seconds=seconds), look=LOOK)
     assert timed.seconds <= seconds + 1, f"budget: {timed.seconds:.2f} s of {seconds}"
     _sound(problem, timed)
@@ -182,12 +187,10 @@ def _same(a: Outcome, b: Outcome, message: str) -> None:
         assert np.array_equal(a.solution.decision, b.solution.decision), message
 
 
-def _resumes(make: Callable[[], Solver], problem: Problem, least: int, seed: int) -> None:
-    """From any checkpoint it goes on as if it had never stopped."""
-    limit = least
-    whole = watched(make, problem, Budget(evaluations=limit), seed)
-    while not whole.watcher.moments and limit < 1000 and not whole.meter.optimal:
-        limit *= 4  # it may make checkpoints rarely
+def _resumes(make: Callable[[], Solver], problem: Problem, limit: int, whole: Outcome, seed: int) -> None:
+    """From any checkpoint of a whole run it goes on as if that had never stopped."""
+    while not whole.watcher.moments and limit <= whole.meter.evaluations < 1000 and not whole.meter.optimal:
+        limit *= 4  # it may make checkpoints rarely; if it ended by itself, more changes nothing
         whole = watched(make, problem, Budget(evaluations=limit), seed)
     moments = whole.watcher.moments
     for moment in {id(m): m for m in (*moments[:1], *moments[len(moments) // 2 :][:1])}.values():
