@@ -4,6 +4,7 @@ called beside the model."""
 from __future__ import annotations
 
 import copy
+import itertools
 from typing import Any
 
 import pytest
@@ -101,15 +102,15 @@ def test_a_cache_is_handed_on_from_turn_to_turn(name: str, given: bool) -> None:
     assert len(session_of(model).graphs) <= 7, "no plan for every word"
 
 
-@pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("kind", ["plain", "window", "few places"])
-def test_prompts_of_many_lengths_have_a_few_graphs(kind: str, padded: bool) -> None:
+def test_prompts_of_many_lengths_have_a_few_graphs(kind: str) -> None:
     """The last lengths are beyond the window, or as long as there are places."""
     options = {"window": {"sliding_window": 40}, "few places": {"max_position_embeddings": 40}}.get(kind, {})
     name = "Mistral" if kind == "window" else "Llama"
     plain, model = pair(built(name, **{"max_position_embeddings": 128, **options}))
-    graphs, lengths = [], [3, 7, 12, 20, 26, 31, 32, 33, 37]
-    for length in lengths:
+    lengths = [3, 7, 12, 20, 26, 31, 32, 33, 37]
+    graphs: dict[tuple[int, bool], int] = {}
+    for length, padded in itertools.product(lengths, (False, True)):
         ids = words(length, 2)
         mask = torch.ones_like(ids)
         if padded:
@@ -120,10 +121,10 @@ def test_prompts_of_many_lengths_have_a_few_graphs(kind: str, padded: bool) -> N
         assert torch.equal(mine.sequences, theirs.sequences), length
         for one, other in zip(mine.logits, theirs.logits, strict=True):
             assert one.shape == other.shape and torch.allclose(one, other, atol=1e-5)
-        graphs.append(len(session_of(model).graphs))
-    short = graphs[lengths.index(26)]
-    assert short == graphs[0] == 2, "one for prompts, one for words"
-    assert graphs[-1] <= 7
+        graphs[length, padded] = len(session_of(model).graphs)
+    assert graphs[3, False] == 2, "one for prompts, one for words"
+    assert graphs[3, True] == graphs[26, True] == 3, "one more for prompts of which something is left out"
+    assert graphs[37, True] <= 10
 
 
 def test_prompts_are_as_they_are_where_more_behind_them_would_be_seen() -> None:
