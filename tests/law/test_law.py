@@ -29,14 +29,18 @@ def outcomes(kind: str) -> list[Outcome]:
     return [outcome for outcome in found if outcome is not None]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# One problem after another: the two tests of each share its outcomes, in whatever process they run.
+each_kind = pytest.mark.parametrize("kind", KINDS, scope="module")
+
+
+@each_kind
 def test_one_law(kind: str) -> None:
     assert len(outcomes(kind)) >= INSTANCES * 9 // 10
     findings = [told(finding) for outcome in outcomes(kind) for finding in outcome.findings]
     assert not findings, "\n".join(findings)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_the_search_gets_to_where_claims_are_tested(kind: str) -> None:
     """Claims that are 5 % too high would be found out, and proven optima are often reached."""
     found = [outcome for outcome in outcomes(kind) if outcome.best is not None]
@@ -48,20 +52,17 @@ def test_the_search_gets_to_where_claims_are_tested(kind: str) -> None:
     alone = sum(outcome.own == outcome.optimum for outcome in known)
     assert reached >= len(known) // 2
     assert alone >= len(known) // 4
+    if kind == "malloc-game":  # from what it began with, without a solver: half of the games get faster
+        better = [
+            outcome
+            for outcome in outcomes(kind)
+            if outcome.own is not None and outcome.first is not None and outcome.own < outcome.first
+        ]
+        assert len(better) >= len(outcomes(kind)) // 3
 
 
 def _raised(claim: Claim) -> Claim:
     return claim._replace(value=claim.value + claim.value // 20 + 1)
-
-
-def test_the_search_improves_plans() -> None:
-    """From what it began with, without a solver: half of the games get faster."""
-    better = [
-        outcome
-        for outcome in outcomes("malloc-game")
-        if outcome.own is not None and outcome.first is not None and outcome.own < outcome.first
-    ]
-    assert len(better) >= len(outcomes("malloc-game")) // 3
 
 
 class _Forgetful(MallocGame):
