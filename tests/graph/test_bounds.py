@@ -105,12 +105,14 @@ def test_no_plan_of_a_search_over_plans_is_faster() -> None:
             continue
         best = problem.simulator.run(plan).total_ps
         for _ in range(150):
-            trial = _changed(rng, problem, plan)
-            if problem.violations(trial):
+            trial, lucky = _changed(rng, problem, plan), chance(rng, 0.1)
+            try:
+                total = problem.simulator.run(trial).total_ps
+            except BadPlan:
                 continue
-            total = problem.simulator.run(trial).total_ps
-            assert total >= bound, seed
-            if total <= best or chance(rng, 0.1):
+            # The checker takes most of the time: it looks at what is too fast, and at what the search goes on with.
+            if (total < bound or total <= best or lucky) and not problem.violations(trial):
+                assert total >= bound, seed
                 best, plan = total, trial
         tight += best <= 1.1 * bound
     assert tight >= 5
