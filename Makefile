@@ -62,10 +62,10 @@ lint: .venv/.dev
 types: .venv/.dev
 	$(BIN)/mypy
 
-# Little optimization and line numbers alone: it compiles in half the time and runs as fast.
+# Optimization for debugging and line numbers alone: it compiles in two thirds of -O1's time, and runs nearly as fast.
 build/sanitize/.tested: .venv/.tools $(NATIVE) CMakeLists.txt
 	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
-	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO='-O1 -g1 -DNDEBUG' \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO='-Og -g1 -DNDEBUG' \
 	  -DLOADMASTER_PYTHON=OFF -DLOADMASTER_TESTS=ON -DLOADMASTER_SANITIZE=ON
 	MAKEFLAGS= $(BIN)/cmake --build build/sanitize
 	$(BIN)/ctest --test-dir build/sanitize -j $(JOBS) --output-on-failure
