@@ -17,6 +17,8 @@ PART ?= unit
 VERSION ?= 2.15.0
 # Neighbours stay in one process as long as they can: they share what they trace and compile.
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=25 --durations-min=1
+# Every process would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo docs test format lint types sanitize pytest unit sweeps commands peers agents torch coverage hooks fuzz bench clean
 

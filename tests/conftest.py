@@ -20,6 +20,9 @@ from loadmaster import clock
 # Helpers of this folder, and the packages beside it: benchmarks and tools.
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
+# What one process has compiled of the package, hundreds read that tests start; images of containers often turn that off.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # As many workers run as there are cores: threads of theirs would only wait for each other, at every product of matrices.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The networks of the tests are tiny: nearly all of their time is XLA's compiler, which is done in
