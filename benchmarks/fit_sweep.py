@@ -5,6 +5,7 @@
     python benchmarks/fit_sweep.py --scale wide --device cuda --jobs 6 --shuffle 0 --limit 240 --out sweep.json
     python benchmarks/fit_sweep.py --backend aot_eager --out eager.json  torch.compile in fit's place
     python benchmarks/fit_sweep.py --catalogue packages --out sweep.json models of fit_packages.py, tiny
+    python benchmarks/fit_sweep.py --catalogue loops --out sweep.json    training loops of fit_loops.py
     python benchmarks/fit_sweep.py --backend run --out run.json          the command `loadmaster run` in fit's place
     python benchmarks/fit_sweep.py --backend plan --out plan.json        `loadmaster plan`, then `run` of its file
     python benchmarks/fit_sweep.py --scale gpu --device meta             only builds, and counts the weights
@@ -15,6 +16,9 @@ then (in training, and tiny ones) with weights that differ by 1e-7, which says h
 then (tiny ones) under `torch.compile(backend="aot_eager")`, a second reference; then it fits the model, which is the
 first that uses CUDA there, and runs it twice. Outputs, gradients by parameter name and the buffers that a step
 changes are compared with the first run.
+
+A loop is run as it is written, with every model fitted and with none; losses of all steps and the weights after the last
+are compared.
 
 Outcomes: `ran`; `differs`, some tensor by more than all of 1e-4 of the largest value (the limit "tolerance"), 10
 times as far as the model is from itself ("itself"), and as far as weights that differ by 1e-7 move that tensor
@@ -69,6 +73,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.fit_loops import LOOPS, run_loop
 from benchmarks.fit_models import (
     CASES,
     SCALES,
@@ -80,9 +85,14 @@ from benchmarks.fit_models import (
     library,
     tensors_of,
 )
+from benchmarks.fit_more_packages import MORE_PACKAGES
 from benchmarks.fit_packages import PACKAGES, modules_of_packages
 
-CATALOGUES = {"libraries": {case.name: case for case in CASES}, "packages": PACKAGES}
+CATALOGUES = {
+    "libraries": {case.name: case for case in CASES},
+    "packages": {**PACKAGES, **MORE_PACKAGES},
+    "loops": LOOPS,
+}
 MODES = ("inference", "train")
 LIBRARIES = ("torch", "transformers", "diffusers", "torchvision", "timm", "accelerate", "triton")
 OUTCOMES = ("ran", "built", "differs", "refused", "crashed", "skipped")
@@ -144,6 +154,8 @@ class Finding:
 def run_task(task: Task, send: Callable[[Finding], None]) -> Finding:
     """Build, run, fit, compare."""
     finding = Finding()
+    if task.mode == "loop":
+        return run_loop_task(finding, task, send)
     case, train = CATALOGUES[task.catalogue][task.case], task.mode == "train"
 
     def enter(stage: str) -> None:
@@ -210,6 +222,72 @@ def run_task(task: Task, send: Callable[[Finding], None]) -> Finding:
         finding.extra["sensitivity"] = known.moved.get(finding.extra["worst"]["tensor"])
         finding.text += f"; weights that differ by 1e-7 move it by {finding.extra['sensitivity'] or 0.0:.2g}"
     return finding
+
+
+def run_loop_task(finding: Finding, task: Task, send: Callable[[Finding], None]) -> Finding:
+    """A training loop, without `fit` and with it."""
+    import loadmaster
+
+    loop = LOOPS[task.case]
+    torch.set_num_threads(task.threads)
+    finding.stage = "eager"
+    send(finding)
+    try:
+        known = in_child(lambda: loop_reference(loop))
+    except Exception as error:
+        return skip(finding, f"the ordinary loop does not run: {first_line(error)}")
+    if known.skipped:
+        return skip(finding, known.skipped)
+    finding.extra |= known.extra
+    finding.stage = "fit"
+    send(finding)
+    reports: list[Any] = []
+
+    def fit(model: nn.Module, *args: Any) -> Any:
+        options: dict[str, Any] = {"device": task.device, "search": task.search, "quiet": True}
+        fitted = loadmaster.fit(model, args, memory=f"{100 * task.share:g}%", **options)
+        reports.append(fitted.fitted)
+        return fitted
+
+    began = time.perf_counter()
+    try:
+        values = run_loop(loop, fit)
+    except Exception as error:
+        ours = loadmaster_error(error)
+        finding.outcome = "crashed" if ours is None else "refused"
+        finding.text = last_lines(error) if ours is None else str(ours)
+        return finding
+    finding.seconds = time.perf_counter() - began
+    finding.extra["graphs"] = graphs_seen()
+    finding.extra["planned"] = [len(each.report["graphs"]) for each in reports]
+    judge(finding, [differences(values, known.values)], known.limits, known.moved)
+    return finding
+
+
+def loop_reference(loop: Callable[..., Values]) -> Reference:
+    """A loop with ordinary models, once more, and with weights that differ by 1e-7."""
+    found, plain = Reference(), lambda model, *args: model
+
+    def moved(model: nn.Module, *args: Any) -> nn.Module:
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for each in model.parameters():
+                noise = torch.randn(each.shape, generator=generator)
+                each.mul_(noise.mul_(1e-7).add_(1).to(each.dtype))
+        return model
+
+    try:
+        found.values = run_loop(loop, plain)
+        again, near = run_loop(loop, plain), run_loop(loop, moved)
+    except Exception as error:
+        found.skipped = f"the ordinary loop does not run: {last_lines(error)}"
+        return found
+    found.limits = {name: 10 * far for name, far in differences(again, found.values).items()}
+    found.moved = differences(near, found.values)
+    itself = found.extra["self_difference"] = max(found.limits.values(), default=0.0) / 10
+    if itself > VAGUE:
+        found.skipped = f"the ordinary loop is {itself:.2g} from itself"
+    return found
 
 
 class WithLoss(nn.Module):
@@ -825,7 +903,7 @@ def made_on() -> dict[str, Any]:
     code = "import json; from loadmaster.host import host, versions; print(json.dumps([versions(), host()]))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     versions, host = json.loads(answer.stdout) if answer.returncode == 0 else ({}, {})
-    packages = {case.library.replace("_", "-") for case in PACKAGES.values()}
+    packages = {case.library.replace("_", "-") for case in CATALOGUES["packages"].values()}
     for name in (*LIBRARIES, *sorted(packages)):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
@@ -923,14 +1001,15 @@ def main() -> None:
     options = parse()
     patterns = options.only.split(",")
     catalogue = CATALOGUES[options.catalogue]
-    cases = [case for name, case in catalogue.items() if any(fnmatch(name, each) for each in patterns)]
+    cases = {name: case for name, case in catalogue.items() if any(fnmatch(name, each) for each in patterns)}
     if options.list:
-        print(*(case.name for case in cases), sep="\n")
+        print(*cases, sep="\n")
         return
     modes = ["inference"] if options.device == "meta" else options.modes.split(",")
+    modes = ["loop"] if catalogue is LOOPS else modes
     tasks = [
         Task(
-            case.name,
+            name,
             mode,
             options.backend,
             options.device,
@@ -940,9 +1019,9 @@ def main() -> None:
             options.threads,
             options.catalogue,
         )
-        for case in cases
+        for name, case in cases.items()
         for mode in modes
-        if mode == "inference" or case.trains
+        if mode in ("inference", "loop") or case.trains
     ]
     if options.shuffle is not None:
         random.Random(options.shuffle).shuffle(tasks)
