@@ -987,8 +987,8 @@ def fastai_learner(fit: Fit) -> Values:
         fastai.DataLoader(data, batch_size=16), fastai.DataLoader(data, batch_size=16), device="cpu"
     )
     learner = fastai.Learner(loaders, model, loss_func=nn.CrossEntropyLoss(), opt_func=fastai.SGD, cbs=[])
-    with learner.no_bar(), learner.no_logging():
-        learner.fit_one_cycle(5, 0.05)
+    with learner.no_logging():
+        learner.fit(5, 0.05)
     return told([float(each) for each in learner.recorder.losses], model=model)
 
 
@@ -1175,6 +1175,7 @@ def keras_training(fit: Fit) -> Values:
     from benchmarks.fit_more_packages import keras_net
 
     keras = library("keras")
+    keras.utils.set_random_seed(0)
     model = keras_net()
     model = fit(model, torch.randn(8, 16, 16, 3))
     model.compile(optimizer=keras.optimizers.SGD(0.01), loss="mse")

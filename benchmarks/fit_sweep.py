@@ -88,7 +88,7 @@ from benchmarks.fit_models import (
 from benchmarks.fit_more_packages import MORE_PACKAGES
 from benchmarks.fit_packages import PACKAGES, modules_of_packages
 
-CATALOGUES = {
+CATALOGUES: dict[str, Mapping[str, Any]] = {
     "libraries": {case.name: case for case in CASES},
     "packages": {**PACKAGES, **MORE_PACKAGES},
     "loops": LOOPS,
