@@ -635,12 +635,32 @@ def _release(session: Session) -> None:
 
 
 def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """One forward pass that leaves nothing behind, no random numbers drawn either."""
-    torch, model, session = require("torch", "torch"), fitted.module, fitted.session
-    from torch.utils._pytree import tree_leaves, tree_map
+    """One forward pass that leaves nothing behind, no random numbers drawn either: of training in training mode. A module
+    that takes gradients itself (forces of an energy) needs them in evaluation too."""
+    torch, model = require("torch", "torch"), fitted.module
+    from torch.utils._pytree import tree_leaves
 
     given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
     training = model.training and any(each.requires_grad for each in (*model.parameters(), *given))
+    try:
+        _try(fitted, args, kwargs, training)
+    except LoadmasterError:
+        raise
+    except Exception as error:
+        if training or not torch.is_grad_enabled() or own_allocator.is_shortage(error):
+            raise
+        try:
+            _try(fitted, args, kwargs, True)
+        except LoadmasterError:
+            raise
+        except Exception:
+            raise error from None
+
+
+def _try(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool) -> None:
+    """The same, with gradients or without."""
+    torch, model, session = require("torch", "torch"), fitted.module, fitted.session
+    from torch.utils._pytree import tree_map
 
     def own(each: Any) -> Any:
         return copy.copy(each) if isinstance(each, Mapping) else each  # modules may write into it
@@ -650,6 +670,9 @@ def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         module(*own_args, **own_kwargs)
 
     random = random_state(session.device)
+    slopes = [
+        (each, each.grad, None if each.grad is None else each.grad.clone()) for each in model.parameters()
+    ]
     shared, session.is_trying = session.memory is None, True
     try:
         undone = leaving_nothing(model, (args, kwargs), session.overwritten)
@@ -681,6 +704,8 @@ def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     finally:
         session.may_return = session.is_trying = False
         set_random_state(random, session.device)
+        for each, slope, values in slopes:  # a module may call `backward` itself
+            each.grad = None if slope is None else slope.copy_(values)
 
 
 def _stream(fitted: Fitted, optimizer: Any) -> None:

@@ -31,6 +31,7 @@ from loadmaster.execute.walk import shown
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
 from loadmaster.program.importers.torch.captured import Captured, Given
+from loadmaster.program.importers.torch.compiled import Prepared
 from loadmaster.program.program import PERSISTENT, TensorKind
 
 WARM_CALLS = 2
@@ -703,3 +704,25 @@ def _dense(value: Any) -> tuple[int, ...]:
         strides[axis] = step
         step *= max(1, int(value.shape[axis]))
     return tuple(strides)
+
+
+def numbers_among(prepared: Prepared) -> dict[int, Any]:
+    """Primals that are one number, and their types as traced: Dynamo gives numbers that Python draws in another one."""
+    traced = {node.name: node.meta.get("val") for node in prepared.graph.nodes}
+    values = {at: traced[name] for at, name in enumerate(prepared.primals)}
+    return {
+        at: each.dtype
+        for at, each in values.items()
+        if getattr(each, "ndim", None) == 0 and each.is_floating_point()
+    }
+
+
+def gradients_made_of(prepared: Prepared) -> list[frozenset[int]]:
+    """By primal: the tangents that its gradient is made of."""
+    place = {name: at for at, name in enumerate(prepared.tangents)}
+    reached: dict[Any, frozenset[int]] = {}
+    for node in prepared.graph.nodes:
+        own = frozenset([place[node.name]] if node.name in place else [])
+        reached[node] = own.union(*(reached[each] for each in node.all_input_nodes))
+    gradients = prepared.leaves[prepared.forward_outputs :]
+    return [frozenset() if each is None else reached[each] for each in gradients]

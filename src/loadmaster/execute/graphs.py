@@ -18,7 +18,7 @@ import numpy as np
 from loadmaster import clock
 from loadmaster.errors import BadMachine, BadProgram, LoadmasterError, Refused, require
 from loadmaster.execute import own_allocator
-from loadmaster.execute.calls import CallExecutor
+from loadmaster.execute.calls import CallExecutor, gradients_made_of, numbers_among
 from loadmaster.execute.parts import find_parts, large_nodes
 from loadmaster.execute.session import (
     GRAIN,
@@ -110,6 +110,8 @@ class PlannedGraph:
         """Those whose activations are on the host."""
         self._over: dict[int, Step] = {}
         """Those whose backward call was made and may be made again (`retain_graph`): without activations."""
+        self._numbers = numbers_among(prepared)
+        self._made_of: list[frozenset[int]] = []
         session.graphs.append(self)
 
     # The two calls.
@@ -119,6 +121,8 @@ class PlannedGraph:
         with effects begin to take their turns: a plan knows tensors alone."""
         torch = require("torch", "torch")
         given = [torch.empty(0) if each is None else each for each in args]
+        for at, dtype in self._numbers.items():
+            given[at] = given[at].to(dtype)
         return self.session.on_thread(self._forward, given)
 
     def _forward(self, args: Sequence[Any]) -> tuple[list[Any], Any]:
@@ -167,9 +171,16 @@ class PlannedGraph:
         return found[:first]
 
     def backward(self, number: int, tangents: Sequence[Any]) -> list[Any]:
-        """Gradients by primal; None where there is none. `number`: what the forward call's token says."""
+        """Gradients by primal; None where there is none, as of a head whose result no loss depends on: an optimizer would
+        make a step with zeros. `number`: what the forward call's token says."""
         keeps = bool(require("torch", "torch")._C._autograd._get_current_graph_task_keep_graph())
-        return self.session.on_thread(self._backward, number, tangents, keeps)
+        found: list[Any] = self.session.on_thread(self._backward, number, tangents, keeps)
+        given = {at for at, value in enumerate(tangents) if value is not None}
+        if len(given) < len(tangents) and not self._made_of:
+            self._made_of = gradients_made_of(self.prepared)
+        for at, reached in enumerate(self._made_of if len(given) < len(tangents) else ()):
+            found[at] = None if reached and not reached & given else found[at]
+        return found
 
     def _backward(self, number: int, tangents: Sequence[Any], keeps: bool) -> list[Any]:
         device = self.session.device

@@ -6,13 +6,14 @@ Who only looks at a call (`torch.func`, `torch.jit.trace`, a forked worker) gets
 from __future__ import annotations
 
 import math
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from loadmaster import clock
-from loadmaster.errors import LoadmasterError, require
+from loadmaster.errors import BadProgram, LoadmasterError, require
 from loadmaster.execute.compile_backend import (
     NOTHING,
     ONE_GRAPH,
@@ -41,8 +42,8 @@ class Calls:
     def __init__(self, module: Any, session: Session, whole: Any) -> None:
         torch = require("torch", "torch")
         self.module, self.session, self._whole = module, session, whole
-        self._compiled: dict[tuple[int, ...], Callable[..., Any]] = {}
-        """By the hooks that are called for every module."""
+        self._compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        """By the hooks that are called for every module, and which inputs share memory."""
         self._apart: dict[Any, Callable[..., Any]] = {}
         """Layers that are traced by themselves, and what is called in their place."""
         self._left: list[Any] = []
@@ -50,28 +51,44 @@ class Calls:
         # Whoever compiles what is around the module does not look in here.
         torch._dynamo.eval_frame.skip_code(type(self).__call__.__code__)
         self._planned = torch._dynamo.disable(self._in_turn)
-        self._is_left_out = torch._dynamo.disable(self._is_looked_at)
+        self._is_left_out = torch._dynamo.disable(self._looked_at)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.as_it_is(args, kwargs) if self._is_left_out() else self._planned(args, kwargs)
+        left_out = self._is_left_out()
+        return self._planned(args, kwargs) if left_out is None else self.as_it_is(args, kwargs, left_out)
 
-    def _is_looked_at(self) -> bool:
-        """Whether this call is not made by a caller who wants its results, on the device. Of a table of words that is a
-        part, a few rows are read where it is."""
-        if self.module is not self._whole and isinstance(self.module, require("torch", "torch").nn.Embedding):
-            return True
-        return self.session.is_within or self.session.is_forked or is_traced_otherwise()
+    def _looked_at(self) -> Any:
+        """The module whose own call this is, if it is not made by a caller who wants the results of this one, on the
+        device. Of a table of words that is a part, a few rows are read where it is."""
+        nn = require("torch", "torch").nn
+        caller = self._caller(nn.Module._wrapped_call_impl.__code__)
+        if caller is not self.module:
+            return caller
+        is_table = self.module is not self._whole and isinstance(self.module, nn.Embedding)
+        session = self.session
+        is_looked_at = is_table or session.is_within or session.is_forked or is_traced_otherwise()
+        return self.module if is_looked_at else None
 
-    def as_it_is(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _caller(self, wrapped_call: Any) -> Any:
+        """The module that is called: another one, if somebody has copied this one's attributes into it, as libraries do
+        that make a module of the same layers with weights of its own."""
+        frame: Any = sys._getframe()
+        while frame is not None and frame.f_code is not Calls.__call__.__code__:
+            frame = frame.f_back
+        frame = None if frame is None else frame.f_back
+        is_call = frame is not None and frame.f_code is wrapped_call
+        return frame.f_locals["self"] if is_call else self.module
+
+    def as_it_is(self, args: tuple[Any, ...], kwargs: dict[str, Any], module: Any = None) -> Any:
         """The module's own call, where its weights are."""
-        torch, session, call = require("torch", "torch"), self.session, type(self.module)._call_impl
-        if not session.is_cuda:
-            return call(self.module, *args, **kwargs)
+        torch, session, module = require("torch", "torch"), self.session, module or self.module
+        if not session.is_cuda or module is not self.module:
+            return type(module)._call_impl(module, *args, **kwargs)
         from torch.utils._pytree import tree_map_only
 
         where, home = session.home, _home(args, kwargs)
         moved = tree_map_only(torch.Tensor, lambda each: each.to(where), (args, kwargs))
-        found = call(self.module, *moved[0], **moved[1])
+        found = type(module)._call_impl(module, *moved[0], **moved[1])
         return tree_map_only(torch.Tensor, lambda each: each.to(home), found)
 
     def _in_turn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -125,9 +142,11 @@ class Calls:
             graph.deliver()  # nothing comes between it and the caller
         return tree_map_only(torch.Tensor, lambda each: each.to(home), found)
 
-    def _function(self) -> Callable[..., Any]:
-        """The compiled one."""
-        hooks = hooks_of_all()
+    def _function(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
+        """The compiled one. Where a graph writes over what it is given, it is another one for inputs that share memory:
+        of those that did not when it was traced PyTorch does not see it."""
+        writes = any(graph.prepared.updates for graph in self.session.graphs)
+        hooks = (*hooks_of_all(), *(overlapping((args, kwargs)) if writes else ()))
         if hooks not in self._compiled:
             function = own_function(self.module)
             self.session.codes.append(function.__code__)
@@ -140,7 +159,7 @@ class Calls:
         torch, session, before = require("torch", "torch"), self.session, Traced.now()
         try:
             with torch._dynamo.config.patch(dynamo_options()), counting_numbers(), without_dumps():
-                found = self._function()(*args, **kwargs)
+                found = self._function(args, kwargs)(*args, **kwargs)
             count = len(self._apart)
             if Traced.now().since(before).breaks:
                 self._take_apart()
@@ -220,9 +239,58 @@ def _backend_of(session: Session) -> Callable[..., Any]:
     def backend(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
         found = here()
         assert found is not None, "whoever calls the model has its session"
-        return compile_graph(found, graph, inputs)
+        return once_differentiable(compile_graph(found, graph, inputs), found.name)
 
     return backend
+
+
+def once_differentiable(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A compiled graph that refuses gradients of gradients in words of ours: PyTorch's name `torch.compile`."""
+    torch = require("torch", "torch")
+
+    def refuse(*_: Any) -> None:
+        raise BadProgram(
+            f"'{name}' is asked for gradients of its gradients, which a planned training step does not have",
+            object=name,
+            remedy="leave a module unfitted whose gradients are part of a loss (create_graph=True), and fit the others",
+        )
+
+    def refuse_next(inner: Any, _: Any) -> None:
+        if torch.is_grad_enabled():  # somebody keeps this backward call for another one
+            for node in {each.grad_fn for each in inner if each is not None and each.grad_fn is not None}:
+                node.register_prehook(refuse)
+
+    def watched(*args: Any) -> Any:
+        found = call(*args)
+        for each in found if torch.is_grad_enabled() else ():
+            node: Any = getattr(each, "grad_fn", None)
+            if type(node).__name__ == "CompiledFunctionBackward":
+                node.materialize_grads = False  # results that nothing depends on get no gradient
+                node.register_hook(refuse_next)
+                break
+        return found
+
+    return watched
+
+
+def overlapping(given: Any) -> tuple[tuple[int, int], ...]:
+    """Pairs of tensors among inputs that have bytes in common."""
+    torch = require("torch", "torch")
+    from torch.utils._pytree import tree_leaves
+
+    spans = []
+    for at, each in enumerate(tree_leaves(given)):
+        if isinstance(each, torch.Tensor) and each.layout == torch.strided and each.numel():
+            last = sum((size - 1) * step for size, step in zip(each.shape, each.stride(), strict=True))
+            begin = each.data_ptr()
+            spans.append((begin, begin + (last + 1) * each.element_size(), at, id(each)))
+    spans.sort()
+    found, farthest = [], (0, 0, 0, 0)
+    for span in spans:
+        if span[0] < farthest[1] and span[3] != farthest[3]:
+            found.append((farthest[2], span[2]))
+        farthest = max(farthest, span, key=lambda each: each[1])
+    return tuple(found)
 
 
 def _home(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
