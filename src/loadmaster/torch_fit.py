@@ -705,7 +705,10 @@ def _try(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any], training
         session.may_return = session.is_trying = False
         set_random_state(random, session.device)
         for each, slope, values in slopes:  # a module may call `backward` itself
-            each.grad = None if slope is None else slope.copy_(values)
+            if each.grad is None or values is None:
+                each.grad = slope
+            else:  # where the parameter is by now
+                each.grad.copy_(values)
 
 
 def _stream(fitted: Fitted, optimizer: Any) -> None:

@@ -36,8 +36,9 @@ _NAMES = """
 """
 _VIEWS = frozenset(_NAMES.split())
 """Functions that may give a view of their first argument, or itself, and change nothing."""
-_LOGS = "_log_api_usage_once"
-_IDLE = (_LOGS, "_assert", "_check", "setitem", "broadcast_shapes")
+_IDLE = ("_log_api_usage_once", "setitem")
+"""Functions that give nothing, and may be a part of a layer."""
+_HARMLESS = (*_IDLE, "_assert", "_check", "broadcast_shapes")
 """How functions begin that give no tensor, and do not change how others are traced."""
 _OPENS, _CLOSES = "_enter_autocast", "_exit_autocast"
 
@@ -69,7 +70,7 @@ class _Region:
     roots: list[Any] = field(default_factory=list)
     """What others read of it, or views of which they read."""
     trained: tuple[bool, ...] = ()
-    """Which of those get a gradient."""
+    """Which of those autograd follows."""
     outside: list[Any] = field(default_factory=list)
     """Views that others read: they are taken of the roots."""
 
@@ -170,7 +171,7 @@ def _find(graph: Any) -> list[list[_Region]]:
     autocasts = _autocasts(graph)
     if autocasts is None:
         return []
-    trained = _reaching_gradients(graph)
+    trained = _with_gradients(graph)
     parts: list[list[Any]] = [[node for node in graph.nodes if node.op != "placeholder"]]
     found: list[list[_Region]] = []
     depth = 0
@@ -240,7 +241,7 @@ def _autocasts(graph: Any) -> dict[Any, tuple[Any, ...]] | None:
         elif name == "_set_grad_enabled":
             enabled = node.args[0]
         elif node.op.startswith("call_") and node.meta.get("example_value") is None:
-            if name.startswith(_IDLE):
+            if name.startswith(_HARMLESS):
                 continue
             return None
     return found
@@ -285,21 +286,13 @@ def _looks(value: Any) -> tuple[Any, ...]:
     )
 
 
-def _reaching_gradients(graph: Any) -> set[Any]:
-    """Nodes on which a result depends that a loss may depend on."""
-
-    def trains(node: Any) -> bool:
-        return any(getattr(each, "requires_grad", False) for each in _tensors(node) or [])
-
+def _with_gradients(graph: Any) -> set[Any]:
+    """Nodes that autograd follows. Whether a loss depends on them only a backward pass tells: what is written into a tensor
+    has no edge of the graph."""
     torch = require("torch", "torch")
     if not torch.is_grad_enabled():
         return set()
-    output = next(node for node in reversed(graph.nodes) if node.op == "output")
-    found = {node for node in output.all_input_nodes if trains(node)}
-    for node in reversed(graph.nodes):
-        if node in found and node.op != "output":
-            found.update(each for each in node.all_input_nodes if trains(each))
-    return found
+    return {node for node in graph.nodes if any(each.requires_grad for each in _tensors(node) or [])}
 
 
 def _signature(region: _Region, trained: set[Any]) -> Any:
@@ -325,7 +318,7 @@ def _signature(region: _Region, trained: set[Any]) -> Any:
         calls = tuple((node.op, node.target, token(node.args), token(node.kwargs)) for node in region.nodes)
     except _NotPlain:
         return None
-    if not all(_tensors(node) or _name(node) == _LOGS for node in region.nodes):
+    if not all(_tensors(node) or _name(node) in _IDLE for node in region.nodes):
         return None
     if not all(_tensors(node) and _is_plain(node.meta["example_value"]) for node in given):
         return None
@@ -435,11 +428,7 @@ def _trace(module: Any, region: _Region, mode: Any, device: Any) -> _Kind | None
         own[node] = graph.node_copy(node, own.__getitem__)
     for node in reversed(region.autocasts):
         graph.call_function(torch.amp.autocast_mode._exit_autocast, (own[node],))
-    leaves = []
-    for node, trained in zip(region.roots, region.trained, strict=True):
-        stops = node.meta["example_value"].requires_grad and not trained
-        leaves.append(graph.call_method("detach", (own[node],)) if stops else own[node])
-    graph.output(tuple(leaves))
+    graph.output(tuple(own[node] for node in region.roots))
     layer = torch.fx.GraphModule(module, graph)
     with mode:
         inputs = [_like(node.meta["example_value"], device) for node in region.given]
