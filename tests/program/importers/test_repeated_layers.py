@@ -392,6 +392,13 @@ class Pair(Block):
         return x + self.out(F.gelu(found)), found
 
 
+class Masked(Net):
+    """A transform of `torch.func` in front of the layers, as masks are made."""
+
+    def forward(self, x: Any, *rest: Any) -> Any:
+        return super().forward(x * torch.vmap(lambda row: row.cos() + row.sin())(x.detach()))
+
+
 class Summed(Net):
     """The gradient of the last layer's result lies otherwise than that of the others."""
 
@@ -430,6 +437,7 @@ CASES: list[tuple[str, Callable[[], Any], int | None, int | None]] = [
     ("parts of one product", lambda: Net(Attention), 4, 3),
     ("results that are written elsewhere", lambda: Collected(Block), 4, 4),
     ("results that are not trained", lambda: Unused(Pair), 4, 2),
+    ("a transform in front", Masked, 4, 3),
     ("what is before", lambda: SameBefore(Same), 4, 0),
     ("sum of the last", Summed, 4, 2),
     ("sum of each", Apart, 4, 2),

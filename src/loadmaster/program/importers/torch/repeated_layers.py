@@ -38,7 +38,7 @@ _VIEWS = frozenset(_NAMES.split())
 """Functions that may give a view of their first argument, or itself, and change nothing."""
 _IDLE = ("_log_api_usage_once", "setitem")
 """Functions that give nothing, and may be a part of a layer."""
-_HARMLESS = (*_IDLE, "_assert", "_check", "broadcast_shapes")
+_HARMLESS = (*_IDLE, "_assert", "_check", "broadcast_shapes", "lazy_load_decompositions")
 """How functions begin that give no tensor, and do not change how others are traced."""
 _OPENS, _CLOSES = "_enter_autocast", "_exit_autocast"
 
@@ -224,15 +224,15 @@ def _size(run: Sequence[Any], depth: int) -> tuple[str, int]:
 
 
 def _autocasts(graph: Any) -> dict[Any, tuple[Any, ...]] | None:
-    """The autocasts of the graph itself that each node is traced under, but for nodes with a gradient mode of their own;
-    None: there is something else that changes how others are traced."""
+    """The autocasts of the graph itself that each node is traced under, but for nodes with a gradient mode of their own
+    or in a transform of `torch.func`; None: there is something else that changes how others are traced."""
     torch = require("torch", "torch")
     found: dict[Any, tuple[Any, ...]] = {}
     within: tuple[Any, ...] = ()
-    enabled = torch.is_grad_enabled()
+    enabled, transforms = torch.is_grad_enabled(), 0
     for node in graph.nodes:
         name = _name(node)
-        if enabled == torch.is_grad_enabled():
+        if enabled == torch.is_grad_enabled() and not transforms:
             found[node] = within
         if name == _OPENS:
             within = (*within, node)
@@ -240,6 +240,10 @@ def _autocasts(graph: Any) -> dict[Any, tuple[Any, ...]] | None:
             within = tuple(each for each in within if each is not node.args[0])
         elif name == "_set_grad_enabled":
             enabled = node.args[0]
+        elif name.endswith("_increment_nesting"):
+            transforms += 1
+        elif name.endswith("_decrement_nesting"):
+            transforms -= 1
         elif node.op.startswith("call_") and node.meta.get("example_value") is None:
             if name.startswith(_HARMLESS):
                 continue
