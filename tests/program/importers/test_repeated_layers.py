@@ -21,6 +21,8 @@ from loadmaster.program.importers.torch.compiled import Prepared  # noqa: E402
 from loadmaster.program.importers.torch.graph import is_getitem  # noqa: E402
 
 WIDTH = 16
+SUMS_ARE_ANYWHERE = torch.__version__ < (2, 11)
+"""Before, PyTorch counts sums of gradients among the layer that stands next."""
 
 
 @pytest.fixture(autouse=True)
@@ -95,8 +97,9 @@ def described(graph: Prepared, names: dict[Any, int]) -> tuple[list[int], Any]:
             if is_view(node):
                 known[node] = what
             else:
-                layer = str(node.meta["nn_module_stack"])
-                known[node] = names.setdefault(repr((what, layer, node.name in graph.backward)), len(names))
+                late = node.name in graph.backward
+                layer = "" if late and SUMS_ARE_ANYWHERE else str(node.meta["nn_module_stack"])
+                known[node] = names.setdefault(repr((what, layer, late)), len(names))
                 ops.append(known[node])
     raise AssertionError("a graph has an output")
 
@@ -491,4 +494,4 @@ def test_a_fitted_model_with_layers_that_are_alike_is_the_ordinary_one(calls: li
         for scope in session_of(ours).graphs[0].choice.captured.program.op_scope
         if "/" in scope
     }
-    assert layers == {"0", "1", "2", "3"}
+    assert len(layers) == 4
